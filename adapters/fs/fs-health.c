@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What the adapter tells about itself: errors, logs, usage, status. */
+
+#define G_LOG_DOMAIN "kvcache"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <time.h>
+
+#include "fs.h"
+
+#define SEC_NS INT64_C(1000000000)
+/* Health stays "degraded" for so long after the last failure. */
+#define DEGRADED_NS (60 * SEC_NS)
+/* At most one line of warning in this time, and none for the file that had the last one. */
+#define WARN_NS SEC_NS
+#define SPACE_NS SEC_NS
+
+int64_t
+fs_now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * SEC_NS + ts.tv_nsec;
+}
+
+/* How many warnings were left out before this one, or -1: leave this one out too. */
+static int
+take_warning_locked(FsAdapter *fs, const char *path)
+{
+	int64_t now = fs_now_ns();
+	int suppressed = (int)fs->warnings_suppressed;
+
+	if ((fs->warned_ns && now - fs->warned_ns < WARN_NS) || !g_strcmp0(fs->warned_path, path)) {
+		fs->warnings_suppressed++;
+		return -1;
+	}
+	fs->warned_ns = now;
+	fs->warnings_suppressed = 0;
+	g_free(fs->warned_path);
+	fs->warned_path = g_strdup(path);
+	return suppressed;
+}
+
+void
+fs_note_error(FsAdapter *fs, FsKind kind, const char *what, const char *path, int errnum)
+{
+	bool is_store = kind == FS_STORE;
+
+	atomic_fetch_add(is_store ? &fs->stats.store_errors : &fs->stats.load_errors, 1);
+	pthread_mutex_lock(&fs->lock);
+	fs->failing[kind]++;
+	fs->last_error_ns = fs_now_ns();
+	g_free(fs->last_error);
+	fs->last_error = g_strdup_printf("%s failed: cannot %s \"%s\": %s (errno %d)",
+					 is_store ? "store" : "load", what, path,
+					 g_strerror(errnum), errnum);
+	g_autofree char *text = g_strdup(fs->last_error);
+	int suppressed = take_warning_locked(fs, path);
+	pthread_mutex_unlock(&fs->lock);
+	if (suppressed >= 0)
+		g_warning("fs %s: %s (%d more not shown)", fs->base_path, text, suppressed);
+}
+
+void
+fs_note_success(FsAdapter *fs, FsKind kind)
+{
+	pthread_mutex_lock(&fs->lock);
+	fs->failing[kind] = 0;
+	pthread_mutex_unlock(&fs->lock);
+}
+
+void
+fs_note_bad_file(FsAdapter *fs, const char *path, const char *why)
+{
+	pthread_mutex_lock(&fs->lock);
+	int suppressed = take_warning_locked(fs, path);
+	pthread_mutex_unlock(&fs->lock);
+	if (suppressed >= 0)
+		g_warning("fs %s: \"%s\" does not have the %s it was stored with: a miss (%d more "
+			  "not shown)",
+			  fs->base_path, path, why, suppressed);
+}
+
+void
+fs_note_refused(FsAdapter *fs, int errnum)
+{
+	if (!atomic_exchange(&fs->direct_refused, true))
+		g_warning("fs %s: O_DIRECT is refused here: %s (errno %d); going on with buffered "
+			  "I/O",
+			  fs->base_path, g_strerror(errnum), errnum);
+}
+
+void
+fs_note_no_xattrs(FsAdapter *fs, int errnum)
+{
+	if (!atomic_exchange(&fs->no_xattrs, true))
+		g_warning(
+			"fs %s: this file system has no user xattrs: %s (errno %d); objects carry "
+			"no checksums",
+			fs->base_path, g_strerror(errnum), errnum);
+}
+
+void
+fs_note_space(FsAdapter *fs)
+{
+	struct statvfs vfs;
+	int64_t now = fs_now_ns();
+
+	pthread_mutex_lock(&fs->lock);
+	bool is_due = !fs->space_ns || now - fs->space_ns >= SPACE_NS;
+	if (is_due)
+		fs->space_ns = now;
+	pthread_mutex_unlock(&fs->lock);
+	if (!is_due)
+		return;
+	bool known = fstatvfs(fs->base_fd, &vfs) == 0;
+	pthread_mutex_lock(&fs->lock);
+	fs->space_known = known;
+	fs->free_bytes = known ? (uint64_t)vfs.f_bavail * vfs.f_frsize : 0;
+	pthread_mutex_unlock(&fs->lock);
+}
+
+/* The capacity is what this cache uses plus what is free: the rest of the disk is not ours. */
+void
+fs_usage(FsAdapter *fs, KvcL2Usage *usage)
+{
+	int64_t bytes = atomic_load(&fs->bytes_used), objects = atomic_load(&fs->objects);
+
+	usage->bytes_used = (uint64_t)MAX(bytes, 0);
+	usage->objects = (uint64_t)MAX(objects, 0);
+	pthread_mutex_lock(&fs->lock);
+	usage->capacity_bytes = fs->space_known ? usage->bytes_used + fs->free_bytes : 0;
+	pthread_mutex_unlock(&fs->lock);
+}
+
+static bool
+is_degraded_locked(const FsAdapter *fs)
+{
+	return fs->failing[FS_STORE] > 0 || fs->failing[FS_LOAD] > 0 ||
+	       (fs->last_error && fs_now_ns() - fs->last_error_ns < DEGRADED_NS);
+}
+
+static const char *
+checksums_name(const FsAdapter *fs)
+{
+	if (atomic_load(&fs->no_xattrs))
+		return "unsupported";
+	return fs->verify ? "crc32c" : "off";
+}
+
+static void
+describe_stats(FsAdapter *fs, KvcDescribeFunc func, void *user)
+{
+	FsStats *stats = &fs->stats;
+	const struct {
+		const char *name;
+		_Atomic uint64_t *value;
+	} lines[] = {
+		{"stores", &stats->stores},
+		{"loads", &stats->loads},
+		{"skipped", &stats->skipped},
+		{"store_errors", &stats->store_errors},
+		{"load_errors", &stats->load_errors},
+		{"load_misses", &stats->load_misses},
+		{"crc_mismatches", &stats->crc_mismatches},
+		{"size_mismatches", &stats->size_mismatches},
+		{"foreign_files", &stats->foreign_files},
+		{"unsupported_keys", &stats->unsupported_keys},
+	};
+
+	for (size_t i = 0; i < G_N_ELEMENTS(lines); i++) {
+		char text[24];
+
+		g_snprintf(text, sizeof(text), "%" G_GUINT64_FORMAT, atomic_load(lines[i].value));
+		func(user, lines[i].name, text);
+	}
+}
+
+void
+fs_describe(FsAdapter *fs, KvcDescribeFunc func, void *user)
+{
+	bool direct = fs->want_direct && !atomic_load(&fs->direct_refused);
+
+	pthread_mutex_lock(&fs->lock);
+	bool degraded = is_degraded_locked(fs);
+	g_autofree char *last_error = g_strdup(fs->last_error);
+	pthread_mutex_unlock(&fs->lock);
+
+	func(user, "health", degraded ? "degraded" : "ok");
+	func(user, "io_mode", direct ? "direct" : "buffered");
+	func(user, "location", fs->base_path);
+	func(user, "checksums", checksums_name(fs));
+	if (last_error)
+		func(user, "last_error", last_error);
+	describe_stats(fs, func, user);
+}

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Listing, one page at a time: first the flat directory, then the tree below prefix/.
+ *
+ * The cursor is the place plus what this pass has counted so far:
+ *
+ *	d:<counts>:<offset>	in the flat directory: d_off of the last entry seen, which the file
+ *				system takes back in a later open (as NFS servers rely on)
+ *	p:<counts>:<path>	in the tree, which is walked in sorted order: the last path seen
+ *
+ * so a page costs what is in it, and no state is kept for passes that nobody finishes.
+ */
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <kvcache/key-codec.h>
+
+#include "fs.h"
+
+typedef struct ListPass {
+	FsAdapter *fs;
+	const KvcKeyScope *scope;
+	KvcL2ListEntry *entries;
+	size_t n, max;
+	/* So far in this pass: foreign files; objects and bytes from before this run. */
+	uint64_t foreign, objects, bytes;
+	bool in_tree;
+	long offset; /* flat directory */
+	char *path;  /* tree */
+} ListPass;
+
+static bool
+parse_cursor(ListPass *pass, const char *cursor)
+{
+	int at = 0;
+
+	if (!cursor)
+		return true;
+	if ((cursor[0] != 'd' && cursor[0] != 'p') ||
+	    sscanf(cursor + 1,
+		   ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%n",
+		   &pass->foreign, &pass->objects, &pass->bytes, &at) != 3 ||
+	    at == 0)
+		return false;
+	pass->in_tree = cursor[0] == 'p';
+	if (pass->in_tree)
+		pass->path = g_strdup(cursor + 1 + at);
+	else
+		pass->offset = strtol(cursor + 1 + at, NULL, 10);
+	return true;
+}
+
+static char *
+format_cursor(const ListPass *pass)
+{
+	g_autofree char *offset = g_strdup_printf("%ld", pass->offset);
+
+	return g_strdup_printf("%c:%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT
+			       ":%s",
+			       pass->in_tree ? 'p' : 'd', pass->foreign, pass->objects, pass->bytes,
+			       pass->in_tree ? pass->path : offset);
+}
+
+/* The entry of KEY (taken over) whose file is ST. */
+static void
+add_entry(ListPass *pass, KvcObjectKey *key, const struct stat *st)
+{
+	int64_t mtime_ns = fs_mtime_ns(st);
+
+	if (mtime_ns < pass->fs->opened_ns) {
+		pass->objects++;
+		pass->bytes += (uint64_t)st->st_size;
+	}
+	if (pass->scope && key->scope != pass->scope) {
+		kvc_object_key_unref(key);
+		return;
+	}
+	pass->entries[pass->n].key = key;
+	pass->entries[pass->n].info.bytes = (uint64_t)st->st_size;
+	pass->entries[pass->n++].info.mtime_ns = mtime_ns;
+}
+
+/* Not under the name that we would use, and that one exists too: the same key would come twice. */
+static bool
+is_duplicate(FsAdapter *fs, const KvcObjectKey *key, const char *name)
+{
+	struct stat st;
+	int errnum;
+	g_autofree char *path = fs_path_format(key, &errnum);
+
+	return path && strcmp(path, name) &&
+	       fstatat(fs->base_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+static void
+add_flat_file(ListPass *pass, const struct dirent *entry)
+{
+	const char *name = entry->d_name;
+	struct stat st;
+	int pid;
+
+	if (entry->d_type == DT_DIR || fs_temp_name_parse(name, &pid))
+		return;
+	if (fstatat(pass->fs->base_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || S_ISDIR(st.st_mode))
+		return;
+	KvcObjectKey *key = S_ISREG(st.st_mode) ? kvc_lmcache_file_name_parse(name) : NULL;
+	if (!key)
+		pass->foreign++;
+	else if (is_duplicate(pass->fs, key, name))
+		kvc_object_key_unref(key);
+	else
+		add_entry(pass, key, &st);
+}
+
+/* Reads on in the flat directory; 0 or -errno. */
+static int
+list_flat(ListPass *pass)
+{
+	int fd = openat(pass->fs->base_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	const struct dirent *entry;
+
+	if (!dir) {
+		int rc = -errno;
+
+		if (fd >= 0)
+			close(fd);
+		return rc;
+	}
+	if (pass->offset)
+		seekdir(dir, pass->offset);
+	errno = 0;
+	while (pass->n < pass->max && (entry = readdir(dir))) {
+		add_flat_file(pass, entry);
+		pass->offset = (long)entry->d_off;
+		errno = 0;
+	}
+	int rc = pass->n < pass->max ? -errno : 0;
+	closedir(dir);
+	return rc;
+}
+
+static int
+compare_names(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The names in a directory, sorted; NULL when it cannot be read. */
+static GPtrArray *
+read_sorted(int base_fd, const char *path)
+{
+	int fd = openat(base_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+	const struct dirent *entry;
+
+	if (!dir) {
+		if (fd >= 0)
+			close(fd);
+		return NULL;
+	}
+	GPtrArray *names = g_ptr_array_new_with_free_func(g_free);
+	while ((entry = readdir(dir)))
+		if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
+			g_ptr_array_add(names, g_strdup(entry->d_name));
+	closedir(dir);
+	qsort(names->pdata, names->len, sizeof(void *), compare_names);
+	return names;
+}
+
+/* PATH is below prefix/: <model path>/<rank>/<name>. */
+static void
+add_tree_file(ListPass *pass, const char *path, const struct stat *st)
+{
+	g_autofree char *model = g_strdup(path);
+	char *name = strrchr(model, '/'), *rank;
+	KvcObjectKey *key = NULL;
+	int pid;
+
+	if (name) {
+		*name++ = '\0';
+		if (fs_temp_name_parse(name, &pid))
+			return;
+		rank = strrchr(model, '/');
+		if (rank && S_ISREG(st->st_mode)) {
+			*rank++ = '\0';
+			key = fs_prefix_parse(model, rank, name);
+		}
+	}
+	if (key)
+		add_entry(pass, key, st);
+	else
+		pass->foreign++;
+}
+
+/*
+ * Walks the directory DIR (a path below prefix/, "" at the root) behind AFTER, which is relative to
+ * it; NULL: from the start.
+ */
+static void
+walk_tree(ListPass *pass, const char *dir, const char *after)
+{
+	g_autofree char *real = g_strdup_printf(FS_PREFIX_DIR "%s%s", *dir ? "/" : "", dir);
+	g_autoptr(GPtrArray) names = read_sorted(pass->fs->base_fd, real);
+	size_t first_len = after ? strcspn(after, "/") : 0;
+	g_autofree char *first = g_strndup(after ? after : "", first_len);
+
+	for (guint i = 0; names && i < names->len && pass->n < pass->max; i++) {
+		const char *name = names->pdata[i];
+		g_autofree char *path = g_strdup_printf("%s%s%s", dir, *dir ? "/" : "", name);
+		g_autofree char *file = g_strdup_printf(FS_PREFIX_DIR "/%s", path);
+		int order = strcmp(name, first);
+		const char *rest =
+			order == 0 && after && after[first_len] ? after + first_len + 1 : NULL;
+		struct stat st;
+
+		if (after && (order < 0 || (order == 0 && !rest)))
+			continue;
+		if (fstatat(pass->fs->base_fd, file, &st, AT_SYMLINK_NOFOLLOW) < 0)
+			continue;
+		if (S_ISDIR(st.st_mode)) {
+			walk_tree(pass, path, rest);
+			continue;
+		}
+		add_tree_file(pass, path, &st);
+		g_free(pass->path);
+		pass->path = g_steal_pointer(&path);
+	}
+}
+
+/* What was there before this run is known now; stores and deletions have been counted all along. */
+static void
+finish_pass(ListPass *pass)
+{
+	FsAdapter *fs = pass->fs;
+
+	atomic_store(&fs->stats.foreign_files, pass->foreign);
+	if (!atomic_exchange(&fs->counted, true)) {
+		atomic_fetch_add(&fs->bytes_used, (int64_t)pass->bytes);
+		atomic_fetch_add(&fs->objects, (int64_t)pass->objects);
+	}
+	fs_note_space(fs);
+}
+
+ssize_t
+fs_list(FsAdapter *fs, const KvcKeyScope *scope, char **cursor, KvcL2ListEntry *entries, size_t max)
+{
+	ListPass pass = {.fs = fs, .scope = scope, .entries = entries, .max = max};
+	int rc = parse_cursor(&pass, *cursor) ? 0 : -EINVAL;
+
+	g_clear_pointer(cursor, g_free);
+	if (rc == 0 && !pass.in_tree) {
+		rc = list_flat(&pass);
+		pass.in_tree = rc == 0 && pass.n < max;
+	}
+	if (rc == 0 && pass.in_tree) {
+		g_autofree char *after = g_steal_pointer(&pass.path);
+
+		pass.path = g_strdup(after ? after : "");
+		walk_tree(&pass, "", after && *after ? after : NULL);
+	}
+	if (rc == 0 && pass.n == max && max > 0)
+		*cursor = format_cursor(&pass);
+	else if (rc == 0)
+		finish_pass(&pass);
+	for (size_t i = 0; rc < 0 && i < pass.n; i++)
+		kvc_object_key_unref(entries[i].key);
+	g_free(pass.path);
+	return rc < 0 ? rc : (ssize_t)pass.n;
+}

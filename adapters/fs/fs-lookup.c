@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Lookups and deletions. The directory is the truth: what others stored is found, what others
+ * removed is not.
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "fs.h"
+
+int64_t
+fs_mtime_ns(const struct stat *st)
+{
+	return st->st_mtim.tv_sec * INT64_C(1000000000) + st->st_mtim.tv_nsec;
+}
+
+char *
+fs_find_file(FsAdapter *fs, const KvcObjectKey *key, struct stat *st, int *errnum)
+{
+	g_autofree char *path = fs_path_format(key, errnum);
+
+	if (!path)
+		return NULL;
+	int rc = fstatat(fs->base_fd, path, st, AT_SYMLINK_NOFOLLOW);
+	if (rc < 0 && errno == ENOENT) {
+		g_autofree char *legacy = fs_path_format_legacy(key, path);
+
+		if (legacy && fstatat(fs->base_fd, legacy, st, AT_SYMLINK_NOFOLLOW) == 0)
+			return g_steal_pointer(&legacy);
+		errno = ENOENT;
+	}
+	*errnum = rc < 0 ? errno : 0;
+	return rc < 0 ? NULL : g_steal_pointer(&path);
+}
+
+/* The lock is taken before the look: a file that was seen is not deleted any more. */
+static bool
+lookup_and_lock(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info)
+{
+	struct stat st;
+	int errnum;
+
+	if (!fs_keys_lock(fs, key))
+		return false;
+	g_autofree char *path = fs_find_file(fs, key, &st, &errnum);
+	if (!path || !S_ISREG(st.st_mode) || fs_keys_is_corrupt(fs, key, &st)) {
+		fs_keys_unlock(fs, key);
+		return false;
+	}
+	info->bytes = (uint64_t)st.st_size;
+	info->mtime_ns = fs_mtime_ns(&st);
+	return true;
+}
+
+void
+fs_lookup_run(FsWork *work)
+{
+	FsTask *task = (FsTask *)((char *)work - G_STRUCT_OFFSET(FsTask, work));
+	FsAdapter *fs = task->fs;
+
+	for (size_t i = 0; i < task->n && !atomic_load(&fs->closing); i++)
+		task->found[i] = lookup_and_lock(fs, task->keys[i], &task->info[i]);
+	fs_task_complete(task);
+}
+
+static bool
+is_gone(int errnum)
+{
+	/* A key that has no path here was never stored. */
+	return errnum == ENOENT || errnum == ENOTDIR || errnum == ENOTSUP || errnum == EINVAL ||
+	       errnum == ENAMETOOLONG;
+}
+
+/* 0: gone; else a positive errno. Also removes the file that an older LMCache wrote beside ours. */
+static int
+remove_files(FsAdapter *fs, const KvcObjectKey *key)
+{
+	int errnum = 0;
+
+	for (;;) {
+		struct stat st;
+		g_autofree char *path = fs_find_file(fs, key, &st, &errnum);
+
+		if (!path)
+			return is_gone(errnum) ? 0 : errnum;
+		if (unlinkat(fs->base_fd, path, 0) < 0) {
+			if (errno != ENOENT)
+				return errno;
+			continue;
+		}
+		atomic_fetch_sub(&fs->bytes_used, st.st_size);
+		atomic_fetch_sub(&fs->objects, 1);
+	}
+}
+
+int
+fs_delete_keys(FsAdapter *fs, KvcObjectKey *const *keys, size_t n, KvcBitmap *deleted)
+{
+	int result = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		if (!fs_keys_begin_delete(fs, keys[i]))
+			continue;
+		int errnum = remove_files(fs, keys[i]);
+		fs_keys_end_delete(fs, keys[i]);
+		if (errnum == 0) {
+			fs_keys_forget_corrupt(fs, keys[i]);
+			kvc_bitmap_set(deleted, i);
+		} else if (result == 0) {
+			result = -errnum;
+		}
+	}
+	fs_note_space(fs);
+	return result;
+}

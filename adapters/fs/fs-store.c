@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Stores: a temporary file in the same directory, payload by the ring while a worker computes the
+ * CRC, xattrs, rename. Whatever fails, the name stays as it was.
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <kvcache/crc.h>
+
+#include "fs.h"
+
+static FsJob *
+job_of(FsWork *work)
+{
+	return (FsJob *)((char *)work - G_STRUCT_OFFSET(FsJob, work));
+}
+
+/* The job is over, with RESULT >= 0 bytes written or -errno at the step WHAT. */
+static void
+store_end(FsJob *job, int64_t result, const char *what)
+{
+	FsAdapter *fs = job->fs;
+	const char *path = job->temp_path ? job->temp_path : job->path;
+
+	if (result < 0 && job->temp_path)
+		unlinkat(fs->base_fd, job->temp_path, 0);
+	if (result >= 0)
+		fs_note_success(fs, FS_STORE);
+	else if (path)
+		fs_note_error(fs, FS_STORE, what, path, (int)-result);
+	else if (result != -ECANCELED)
+		atomic_fetch_add(&fs->stats.unsupported_keys, 1); /* the key's fault, not ours */
+	fs_job_end(job, result);
+}
+
+/* Is the object there already? In the other spaces it is replaced. */
+static bool
+is_stored(FsJob *job)
+{
+	struct stat st;
+
+	if (job->key->space != KVC_SPACE_CHUNK)
+		return false;
+	if (fstatat(job->fs->base_fd, job->path, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return false;
+	return S_ISREG(st.st_mode) && (uint64_t)st.st_size == job->object.bytes &&
+	       !fs_keys_is_corrupt(job->fs, job->key, &st);
+}
+
+/* Makes the directories of PATH below base_path. */
+static int
+make_parents(FsAdapter *fs, const char *path)
+{
+	g_autofree char *copy = g_strdup(path);
+
+	for (char *slash = strchr(copy, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = '\0';
+		if (mkdirat(fs->base_fd, copy, 0755) < 0 && errno != EEXIST)
+			return -errno;
+		*slash = '/';
+	}
+	return 0;
+}
+
+static int
+open_temp(FsJob *job)
+{
+	const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+	int base_fd = job->fs->base_fd;
+
+	job->temp_path = fs_temp_path_new(job->path);
+	job->fd = openat(base_fd, job->temp_path, flags, 0644);
+	if (job->fd < 0 && errno == ENOENT) {
+		int rc = make_parents(job->fs, job->path);
+
+		if (rc < 0)
+			return rc;
+		job->fd = openat(base_fd, job->temp_path, flags, 0644);
+	}
+	if (job->fd < 0)
+		return -errno;
+	/* Tells the janitors of other processes, also in other pid name spaces, that it is alive.
+	 */
+	flock(job->fd, LOCK_EX | LOCK_NB);
+	return fs_job_set_mode(job, true);
+}
+
+/* Direct writes that extend the file are done one by one; so it gets its size first. */
+static int
+preallocate(FsJob *job)
+{
+	if (!job->direct ||
+	    fallocate(job->fd, 0, 0, (off_t)kvc_io_align_up(job->object.bytes)) == 0)
+		return 0;
+	return errno == ENOSPC || errno == EDQUOT || errno == EFBIG ? -errno : 0;
+}
+
+static int
+set_xattrs(FsJob *job)
+{
+	char text[24];
+	int len = snprintf(text, sizeof(text), "%08x", job->crc);
+
+	if (atomic_load(&job->fs->no_xattrs))
+		return 0;
+	if (fsetxattr(job->fd, "user.kvcache.crc32c", text, (size_t)len, 0) == 0) {
+		len = snprintf(text, sizeof(text), "%zu", job->object.bytes);
+		if (fsetxattr(job->fd, "user.kvcache.size", text, (size_t)len, 0) == 0)
+			return 0;
+	}
+	if (errno != ENOTSUP)
+		return -errno;
+	fs_note_no_xattrs(job->fs, errno);
+	return 0;
+}
+
+/* The usage after the file OLD (if it was there) was replaced by ours. */
+static void
+count_stored(FsJob *job, const struct stat *old)
+{
+	FsAdapter *fs = job->fs;
+
+	atomic_fetch_add(&fs->stats.stores, 1);
+	atomic_fetch_add(&fs->bytes_used, (int64_t)job->object.bytes - (old ? old->st_size : 0));
+	if (!old)
+		atomic_fetch_add(&fs->objects, 1);
+	fs_note_space(fs);
+	if (!fs->ours)
+		return;
+	pthread_mutex_lock(&fs->lock);
+	g_hash_table_add(fs->ours, kvc_object_key_ref(job->key));
+	pthread_mutex_unlock(&fs->lock);
+}
+
+static int
+rename_temp(FsJob *job)
+{
+	int base_fd = job->fs->base_fd;
+	struct stat old;
+	bool existed = fstatat(base_fd, job->path, &old, AT_SYMLINK_NOFOLLOW) == 0;
+
+	if (renameat(base_fd, job->temp_path, base_fd, job->path) < 0)
+		return -errno;
+	fs_keys_forget_corrupt(job->fs, job->key);
+	count_stored(job, existed ? &old : NULL);
+	return 0;
+}
+
+/* Two stores of one name are published in the order of their submits, whichever is ready first. */
+static int
+publish(FsJob *job)
+{
+	FsAdapter *fs = job->fs;
+	int rc = 0;
+
+	if (job->key->space == KVC_SPACE_CHUNK)
+		return rename_temp(job);
+	pthread_mutex_lock(&fs->replace_lock);
+	job->superseded = !fs_keys_note_publish(fs, job->key, job->sequence);
+	if (!job->superseded)
+		rc = rename_temp(job);
+	pthread_mutex_unlock(&fs->replace_lock);
+	if (job->superseded)
+		unlinkat(fs->base_fd, job->temp_path, 0);
+	return rc;
+}
+
+static void store_transferred(KvcIoTransfer *transfer);
+
+/* The payload is on its way or back, and the CRC is known. */
+static void
+store_finish(FsWork *work)
+{
+	FsJob *job = job_of(work);
+	size_t bytes = job->object.bytes;
+
+	if (fs_job_was_refused(job)) {
+		atomic_store(&job->parts, 1);
+		fs_job_transfer(job, true, store_transferred);
+		return;
+	}
+	if (job->transfer.error || job->transfer.transferred < bytes) {
+		store_end(job, job->transfer.error ? job->transfer.error : -EIO, "write");
+		return;
+	}
+	/* The tail of an O_DIRECT write, or of what was allocated for one. */
+	if (job->transfer.bytes != bytes || !job->direct) {
+		if (ftruncate(job->fd, (off_t)bytes) < 0) {
+			store_end(job, -errno, "truncate");
+			return;
+		}
+	}
+	int rc = set_xattrs(job);
+	if (rc < 0) {
+		store_end(job, rc, "set xattr");
+		return;
+	}
+	rc = publish(job);
+	store_end(job, rc < 0 ? rc : (int64_t)bytes, "rename");
+}
+
+/* CRC and payload end in any order; the later one goes on. */
+static bool
+is_last_part(FsJob *job)
+{
+	return atomic_fetch_sub(&job->parts, 1) == 1;
+}
+
+static void
+store_transferred(KvcIoTransfer *transfer)
+{
+	FsJob *job = transfer->user;
+
+	if (!is_last_part(job))
+		return;
+	job->work.run = store_finish;
+	fs_pool_push(&job->fs->workers, FS_CLASS_FINISH, &job->work);
+}
+
+static void
+store_skip(FsJob *job)
+{
+	atomic_fetch_add(&job->fs->stats.skipped, 1);
+	store_end(job, 0, NULL);
+}
+
+void
+fs_store_begin(FsWork *work)
+{
+	FsJob *job = job_of(work);
+	int errnum = 0;
+
+	if (atomic_load(&job->fs->closing)) {
+		store_end(job, -ECANCELED, NULL);
+		return;
+	}
+	job->path = fs_path_format(job->key, &errnum);
+	if (!job->path) {
+		store_end(job, -errnum, NULL);
+		return;
+	}
+	fs_keys_await_delete(job->fs, job->key);
+	if (is_stored(job)) {
+		store_skip(job);
+		return;
+	}
+	int rc = open_temp(job);
+	if (rc < 0) {
+		store_end(job, rc, "create");
+		return;
+	}
+	rc = preallocate(job);
+	if (rc < 0) {
+		store_end(job, rc, "allocate");
+		return;
+	}
+	atomic_store(&job->parts, 2);
+	fs_job_transfer(job, true, store_transferred);
+	job->crc = kvc_crc32c(0, job->object.data, job->object.bytes);
+	if (is_last_part(job))
+		store_finish(work);
+}
+
+void
+fs_remove_stored(FsAdapter *fs)
+{
+	GHashTableIter iter;
+	void *key;
+
+	if (!fs->ours)
+		return;
+	g_hash_table_iter_init(&iter, fs->ours);
+	while (g_hash_table_iter_next(&iter, &key, NULL)) {
+		int errnum;
+		g_autofree char *path = fs_path_format(key, &errnum);
+
+		if (!path || unlinkat(fs->base_fd, path, 0) < 0)
+			continue;
+		/* The directories that this emptied; base_path itself stays. */
+		for (char *slash = strrchr(path, '/'); slash; slash = strrchr(path, '/')) {
+			*slash = '\0';
+			if (unlinkat(fs->base_fd, path, AT_REMOVEDIR) < 0)
+				break;
+		}
+	}
+}

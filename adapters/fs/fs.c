@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The L2 adapter "fs": one file an object in a directory. See README.md. */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <kvcache/registry.h>
+
+#include "fs.h"
+
+static const KvcOptionSpec fs_options[] = {
+	{.name = "base_path",
+	 .type = KVC_OPTION_STRING,
+	 .required = true,
+	 .help = "directory of the objects (absolute; made if absent)"},
+	{.name = "use_odirect",
+	 .type = KVC_OPTION_BOOL,
+	 .default_value = "true",
+	 .help = "read and write past the page cache where the file system allows it"},
+	{.name = "io_depth_bytes",
+	 .type = KVC_OPTION_SIZE,
+	 .default_value = "256M",
+	 .min = 1 << 20,
+	 .max = 1ULL << 40,
+	 .help = "bytes of payload in flight"},
+	{.name = "workers",
+	 .type = KVC_OPTION_INT,
+	 .default_value = "4",
+	 .min = 1,
+	 .max = 64,
+	 .help = "threads that open, check and rename files"},
+	{.name = "verify_checksum",
+	 .type = KVC_OPTION_BOOL,
+	 .default_value = "true",
+	 .help = "compare each load with the CRC32C of its store"},
+	{.name = NULL},
+};
+
+static const KvcL2AdapterOps fs_adapter_ops;
+
+static FsAdapter *
+adapter_new(const KvcOptions *options)
+{
+	FsAdapter *fs = g_new0(FsAdapter, 1);
+	struct timespec now;
+
+	fs->base.ops = &fs_adapter_ops;
+	fs->base_path = g_strdup(kvc_options_get_string(options, "base_path"));
+	fs->want_direct = kvc_options_get_bool(options, "use_odirect");
+	fs->verify = kvc_options_get_bool(options, "verify_checksum");
+	fs->persist = kvc_options_get_bool(options, "persist_enabled");
+	fs->base_fd = -1;
+	for (size_t i = 0; i < FS_KINDS; i++)
+		fs->event_fds[i] = -1;
+	clock_gettime(CLOCK_REALTIME_COARSE, &now); /* what the kernel stamps files with */
+	fs->opened_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+
+	pthread_mutex_init(&fs->lock, NULL);
+	pthread_cond_init(&fs->idle, NULL);
+	pthread_mutex_init(&fs->replace_lock, NULL);
+	fs_keys_init(fs);
+	fs->tasks = g_hash_table_new_full(g_int64_hash, g_int64_equal, NULL,
+					  (GDestroyNotify)fs_task_free);
+	g_queue_init(&fs->stored);
+	if (!fs->persist)
+		fs->ours = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+						 (GDestroyNotify)kvc_object_key_unref, NULL);
+	return fs;
+}
+
+static void
+adapter_free(FsAdapter *fs)
+{
+	for (size_t i = 0; i < FS_KINDS; i++)
+		if (fs->event_fds[i] >= 0)
+			close(fs->event_fds[i]);
+	if (fs->base_fd >= 0)
+		close(fs->base_fd);
+	g_queue_clear_full(&fs->stored, (GDestroyNotify)fs_task_free);
+	g_hash_table_unref(fs->tasks);
+	g_clear_pointer(&fs->ours, g_hash_table_unref);
+	fs_keys_deinit(fs);
+	pthread_mutex_destroy(&fs->replace_lock);
+	pthread_cond_destroy(&fs->idle);
+	pthread_mutex_destroy(&fs->lock);
+	g_free(fs->last_error);
+	g_free(fs->warned_path);
+	g_free(fs->base_path);
+	g_free(fs);
+}
+
+static bool
+fail(GError **error, int errnum, const char *what, const char *subject)
+{
+	g_set_error(error, KVC_OPTIONS_ERROR, errnum, "fs: cannot %s \"%s\": %s", what, subject,
+		    g_strerror(errnum));
+	return false;
+}
+
+/*
+ * Finds out what the file system can do, on a file without a name, so that status is right from the
+ * start. What the probe cannot find out shows with the first object.
+ */
+static void
+probe(FsAdapter *fs)
+{
+	int fd = openat(fs->base_fd, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+
+	if (fd < 0)
+		return;
+	if (fs->want_direct && fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_DIRECT) < 0)
+		fs_note_refused(fs, errno);
+	if (fsetxattr(fd, "user.kvcache.size", "0", 1, 0) < 0 && errno == ENOTSUP)
+		fs_note_no_xattrs(fs, errno);
+	close(fd);
+}
+
+static bool
+open_directory(FsAdapter *fs, GError **error)
+{
+	if (!g_path_is_absolute(fs->base_path)) {
+		g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
+			    "fs: base_path \"%s\" is not an absolute path", fs->base_path);
+		return false;
+	}
+	if (g_mkdir_with_parents(fs->base_path, 0755) < 0)
+		return fail(error, errno, "make the directory", fs->base_path);
+	fs->base_fd = open(fs->base_path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fs->base_fd < 0)
+		return fail(error, errno, "open the directory", fs->base_path);
+	return true;
+}
+
+/* Starts everything that runs; what was started is stopped by stop_threads(). */
+static bool
+start_threads(FsAdapter *fs, const KvcOptions *options, GError **error)
+{
+	size_t depth = kvc_options_get_size(options, "io_depth_bytes");
+	unsigned workers = (unsigned)kvc_options_get_int(options, "workers");
+	int rc;
+
+	for (size_t i = 0; i < FS_KINDS; i++) {
+		fs->event_fds[i] = kvc_eventfd_new();
+		if (fs->event_fds[i] < 0)
+			return fail(error, -fs->event_fds[i], "make an event fd for",
+				    fs->base_path);
+	}
+	fs->io = kvc_io_new("kvc-fs-ring", depth, error);
+	if (!fs->io)
+		return false;
+	/* Stores may fill half of the ring; loads are queued ahead so that it never runs dry. */
+	rc = fs_pool_init(&fs->workers, "kvc-fs-work", workers, 2 * depth, depth / 2);
+	if (rc == 0)
+		rc = fs_pool_init(&fs->lookups, "kvc-fs-lookup", FS_LOOKUP_THREADS, 0, 0);
+	if (rc == 0)
+		rc = -pthread_create(&fs->janitor, NULL, fs_janitor_main, fs);
+	if (rc < 0)
+		return fail(error, -rc, "start the threads for", fs->base_path);
+	pthread_setname_np(fs->janitor, "kvc-fs-janitor");
+	return true;
+}
+
+/* Workers before the ring (they submit to it), both before either is freed (it pushes to them). */
+static void
+stop_threads(FsAdapter *fs)
+{
+	if (fs->janitor)
+		pthread_join(fs->janitor, NULL);
+	if (fs->workers.threads)
+		fs_pool_stop(&fs->workers);
+	if (fs->lookups.threads)
+		fs_pool_stop(&fs->lookups);
+	kvc_io_free(fs->io);
+	if (fs->workers.threads)
+		fs_pool_deinit(&fs->workers);
+	if (fs->lookups.threads)
+		fs_pool_deinit(&fs->lookups);
+}
+
+static KvcL2Adapter *
+fs_open(const KvcOptions *options, GError **error)
+{
+	FsAdapter *fs = adapter_new(options);
+
+	if (!open_directory(fs, error)) {
+		adapter_free(fs);
+		return NULL;
+	}
+	probe(fs);
+	fs_note_space(fs);
+	if (!start_threads(fs, options, error)) {
+		stop_threads(fs);
+		adapter_free(fs);
+		return NULL;
+	}
+	return &fs->base;
+}
+
+static void
+fs_close(KvcL2Adapter *adapter)
+{
+	FsAdapter *fs = (FsAdapter *)adapter;
+
+	atomic_store(&fs->closing, true);
+	pthread_mutex_lock(&fs->lock);
+	while (fs->outstanding > 0)
+		pthread_cond_wait(&fs->idle, &fs->lock);
+	pthread_mutex_unlock(&fs->lock);
+	stop_threads(fs);
+	fs_remove_stored(fs);
+	adapter_free(fs);
+}
+
+static int
+fs_get_store_event_fd(KvcL2Adapter *adapter)
+{
+	return ((FsAdapter *)adapter)->event_fds[FS_STORE];
+}
+
+static int
+fs_get_lookup_and_lock_event_fd(KvcL2Adapter *adapter)
+{
+	return ((FsAdapter *)adapter)->event_fds[FS_LOOKUP];
+}
+
+static int
+fs_get_load_event_fd(KvcL2Adapter *adapter)
+{
+	return ((FsAdapter *)adapter)->event_fds[FS_LOAD];
+}
+
+static KvcL2TaskId
+fs_submit_store_task(KvcL2Adapter *adapter,
+		     KvcObjectKey *const *keys,
+		     const KvcMemoryObj *objects,
+		     size_t n)
+{
+	return fs_task_submit(fs_task_new((FsAdapter *)adapter, FS_STORE, keys, objects, n));
+}
+
+static size_t
+fs_pop_completed_store_tasks(KvcL2Adapter *adapter, KvcL2StoreResult *results, size_t max)
+{
+	return fs_task_pop_stored((FsAdapter *)adapter, results, max);
+}
+
+static KvcL2TaskId
+fs_submit_lookup_and_lock_task(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n)
+{
+	return fs_task_submit(fs_task_new((FsAdapter *)adapter, FS_LOOKUP, keys, NULL, n));
+}
+
+static int
+fs_query_lookup_and_lock_result(KvcL2Adapter *adapter,
+				KvcL2TaskId task_id,
+				KvcBitmap *found,
+				KvcL2ObjectInfo *info)
+{
+	int result;
+	FsTask *task = fs_task_take((FsAdapter *)adapter, task_id, FS_LOOKUP, &result);
+
+	for (size_t i = 0; task && i < task->n; i++) {
+		if (!task->found[i])
+			continue;
+		kvc_bitmap_set(found, i);
+		info[i] = task->info[i];
+	}
+	if (task)
+		fs_task_free(task);
+	return result;
+}
+
+static void
+fs_submit_unlock(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n)
+{
+	fs_keys_unlock_many((FsAdapter *)adapter, keys, n);
+}
+
+static KvcL2TaskId
+fs_submit_load_task(KvcL2Adapter *adapter,
+		    KvcObjectKey *const *keys,
+		    const KvcMemoryObj *objects,
+		    size_t n)
+{
+	return fs_task_submit(fs_task_new((FsAdapter *)adapter, FS_LOAD, keys, objects, n));
+}
+
+static int
+fs_query_load_result(KvcL2Adapter *adapter, KvcL2TaskId task_id, KvcBitmap *loaded)
+{
+	int result;
+	FsTask *task = fs_task_take((FsAdapter *)adapter, task_id, FS_LOAD, &result);
+
+	for (size_t i = 0; task && i < task->n; i++)
+		if (task->jobs[i].loaded)
+			kvc_bitmap_set(loaded, i);
+	if (task)
+		fs_task_free(task);
+	return result;
+}
+
+static int
+fs_delete_keys_slot(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n, KvcBitmap *deleted)
+{
+	return fs_delete_keys((FsAdapter *)adapter, keys, n, deleted);
+}
+
+static ssize_t
+fs_list_slot(KvcL2Adapter *adapter,
+	     const KvcKeyScope *scope,
+	     char **cursor,
+	     KvcL2ListEntry *entries,
+	     size_t max)
+{
+	return fs_list((FsAdapter *)adapter, scope, cursor, entries, max);
+}
+
+static void
+fs_usage_slot(KvcL2Adapter *adapter, KvcL2Usage *usage)
+{
+	fs_usage((FsAdapter *)adapter, usage);
+}
+
+static void
+fs_describe_slot(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
+{
+	fs_describe((FsAdapter *)adapter, func, user);
+}
+
+static const KvcL2AdapterOps fs_adapter_ops = {
+	.api = KVC_L2_ADAPTER_API,
+	.struct_size = sizeof(KvcL2AdapterOps),
+	.type_name = "fs",
+	.summary = "one file an object in a directory, as LMCache's fs adapter names them",
+	.options = fs_options,
+	.shared_by_default = true,
+	.open = fs_open,
+	.close = fs_close,
+	.get_store_event_fd = fs_get_store_event_fd,
+	.get_lookup_and_lock_event_fd = fs_get_lookup_and_lock_event_fd,
+	.get_load_event_fd = fs_get_load_event_fd,
+	.submit_store_task = fs_submit_store_task,
+	.pop_completed_store_tasks = fs_pop_completed_store_tasks,
+	.submit_lookup_and_lock_task = fs_submit_lookup_and_lock_task,
+	.query_lookup_and_lock_result = fs_query_lookup_and_lock_result,
+	.submit_unlock = fs_submit_unlock,
+	.submit_load_task = fs_submit_load_task,
+	.query_load_result = fs_query_load_result,
+	.delete_keys = fs_delete_keys_slot,
+	.list = fs_list_slot,
+	.usage = fs_usage_slot,
+	.describe = fs_describe_slot,
+};
+
+KVC_REGISTER(kvc_register_l2_adapter, fs_adapter_ops)

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef ADAPTERS_FS_FS_H
+#define ADAPTERS_FS_FS_H
+
+/*
+ * Private to the adapter: see README.md for what it does and how the files fit together.
+ *
+ * Threads: submits and queries come from the engine. A pool of workers does what blocks shortly
+ * (open, xattrs, rename, CRC), a second small pool does lookups so that they never wait for those,
+ * the ring of KvcIo moves payload. A job goes worker -> ring -> worker.
+ */
+
+#include <kvcache/adapter.h>
+#include <kvcache/io.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+
+/* At most so many objects of one class (loads, stores) have a file open. */
+#define FS_JOBS_MAX 128
+#define FS_LOOKUP_THREADS 2
+
+typedef struct FsAdapter FsAdapter;
+
+/* fs-pool.c */
+
+typedef enum {
+	FS_CLASS_FINISH, /* second halves and lookups: never held back */
+	FS_CLASS_LOAD,
+	FS_CLASS_STORE,
+	FS_CLASSES,
+} FsClass;
+
+typedef struct FsWork FsWork;
+struct FsWork {
+	void (*run)(FsWork *work);
+	size_t bytes; /* what it occupies of its class */
+	FsWork *link;
+};
+
+typedef struct FsGate {
+	FsWork *first, **last;
+	size_t bytes, max_bytes; /* of work that entered and has not left */
+	unsigned jobs, max_jobs;
+} FsGate;
+
+typedef struct FsPool {
+	/* Protected by lock */
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	FsGate gates[FS_CLASSES];
+	bool stopping;
+
+	/* Immutable after open */
+	pthread_t *threads;
+	unsigned n_threads;
+} FsPool;
+
+/* 0 or -errno. Loads and stores in progress are bounded by these bytes (one is always let in). */
+int fs_pool_init(
+	FsPool *pool, const char *name, unsigned n_threads, size_t load_bytes, size_t store_bytes);
+/* Runs WORK->run on a thread of the pool. Never blocks; any thread. */
+void fs_pool_push(FsPool *pool, FsClass class, FsWork *work);
+/* Work of CLASS that was run is over: others may enter. */
+void fs_pool_leave(FsPool *pool, FsClass class, size_t bytes);
+/* Runs what is queued, then joins the threads. */
+void fs_pool_stop(FsPool *pool);
+void fs_pool_deinit(FsPool *pool);
+
+/* fs-names.c */
+
+#define FS_TEMP_PREFIX ".kvcfs."
+#define FS_TEMP_SUFFIX ".tmp"
+#define FS_PREFIX_DIR "prefix"
+
+/* The path of KEY below base_path (transfer full), or NULL and *ERRNUM (positive). */
+char *fs_path_format(const KvcObjectKey *key, int *errnum);
+/* The path under which older versions of LMCache kept KEY (transfer full), NULL if there was none.
+ */
+char *fs_path_format_legacy(const KvcObjectKey *key, const char *path);
+/* The key of the file NAME in the directory MODEL_PATH/RANK_NAME below prefix/, or NULL. */
+KvcObjectKey *fs_prefix_parse(const char *model_path, const char *rank_name, const char *name);
+/* A name that nobody else uses, in the directory of PATH (transfer full). */
+char *fs_temp_path_new(const char *path);
+/* Is NAME one of ours? *PID gets the process that made it. */
+bool fs_temp_name_parse(const char *name, int *pid);
+
+/* fs-keys.c: what is going on with each key. All of it may be called from any thread. */
+
+/* One lookup lock more; false when the key is being deleted. */
+bool fs_keys_lock(FsAdapter *fs, const KvcObjectKey *key);
+void fs_keys_unlock(FsAdapter *fs, const KvcObjectKey *key);
+void fs_keys_unlock_many(FsAdapter *fs, KvcObjectKey *const *keys, size_t n);
+/* A store was submitted; its place in the order of submission. */
+uint64_t fs_keys_begin_store(FsAdapter *fs, const KvcObjectKey *key);
+void fs_keys_end_store(FsAdapter *fs, const KvcObjectKey *key);
+/* Waits for a deletion that began before the store (one unlink). */
+void fs_keys_await_delete(FsAdapter *fs, const KvcObjectKey *key);
+/* May a store with this place still be published? Not after a later one was. */
+bool fs_keys_note_publish(FsAdapter *fs, const KvcObjectKey *key, uint64_t sequence);
+/* false: locked, or a store is in flight. Waits for another deletion of the same key. */
+bool fs_keys_begin_delete(FsAdapter *fs, const KvcObjectKey *key);
+void fs_keys_end_delete(FsAdapter *fs, const KvcObjectKey *key);
+/* This very file is corrupt: it is not found any more, and a store replaces it. */
+void fs_keys_note_corrupt(FsAdapter *fs, const KvcObjectKey *key, const struct stat *st);
+void fs_keys_forget_corrupt(FsAdapter *fs, const KvcObjectKey *key);
+bool fs_keys_is_corrupt(FsAdapter *fs, const KvcObjectKey *key, const struct stat *st);
+void fs_keys_init(FsAdapter *fs);
+void fs_keys_deinit(FsAdapter *fs);
+
+/* The tasks: fs-task.c (submit, complete, query), fs-store.c, fs-load.c, fs-lookup.c */
+
+typedef enum {
+	FS_STORE,
+	FS_LOOKUP,
+	FS_LOAD,
+	FS_KINDS,
+} FsKind;
+
+typedef struct FsTask FsTask;
+
+/* One object of a store or load task. */
+typedef struct FsJob {
+	/* Immutable after submit */
+	FsAdapter *fs;
+	FsTask *task;
+	KvcObjectKey *key;
+	KvcMemoryObj object;
+	uint64_t sequence;
+
+	/* Owned by whoever runs the job */
+	FsWork work;
+	KvcIoTransfer transfer;
+	char *path, *temp_path;
+	int fd; /* -1: none */
+	bool direct;
+	bool has_crc;
+	uint32_t crc;
+	struct stat st;	  /* load: the file */
+	bool superseded;  /* store: a later one of this key was published first */
+	bool loaded;	  /* load: proven */
+	int64_t result;	  /* bytes moved or -errno */
+	atomic_int parts; /* store: CRC and payload are under way at the same time */
+} FsJob;
+
+struct FsTask {
+	/* Immutable after submit */
+	KvcL2TaskId id;
+	FsKind kind;
+	FsAdapter *fs;
+	size_t n;
+	KvcObjectKey **keys;
+
+	/* Owned by the pool until done */
+	FsJob *jobs; /* store, load */
+	FsWork work; /* lookup */
+	KvcL2ObjectInfo *info;
+	bool *found;
+
+	atomic_size_t remaining; /* jobs */
+
+	/* Protected by FsAdapter.lock */
+	bool done;
+	int64_t result; /* store: bytes written, or -errno of the first failure */
+};
+
+FsTask *fs_task_new(FsAdapter *fs,
+		    FsKind kind,
+		    KvcObjectKey *const *keys,
+		    const KvcMemoryObj *objects,
+		    size_t n);
+KvcL2TaskId fs_task_submit(FsTask *task);
+/* A finished task leaves the table (transfer full); *RESULT is what the query answers. */
+FsTask *fs_task_take(FsAdapter *fs, KvcL2TaskId id, FsKind kind, int *result);
+size_t fs_task_pop_stored(FsAdapter *fs, KvcL2StoreResult *results, size_t max);
+void fs_task_free(FsTask *task);
+/* The task is complete: publishes it. Nobody may touch it afterwards. */
+void fs_task_complete(FsTask *task);
+/* The job is over with RESULT. Nobody may touch it afterwards. */
+void fs_job_end(FsJob *job, int64_t result);
+/* May this job use O_DIRECT on its file now? Sets the file's flags accordingly. */
+int fs_job_set_mode(FsJob *job, bool direct);
+/* Starts the transfer of the payload; job->work.run is run on a worker when it is back. */
+void fs_job_transfer(FsJob *job, bool is_write, void (*done)(KvcIoTransfer *transfer));
+/* The transfer failed because of O_DIRECT: the job goes on without. */
+bool fs_job_was_refused(FsJob *job);
+
+void fs_store_begin(FsWork *work);
+void fs_load_begin(FsWork *work);
+void fs_lookup_run(FsWork *work);
+int fs_delete_keys(FsAdapter *fs, KvcObjectKey *const *keys, size_t n, KvcBitmap *deleted);
+/* The file of KEY: its path below base_path (transfer full) and stat, or NULL and *ERRNUM. */
+char *fs_find_file(FsAdapter *fs, const KvcObjectKey *key, struct stat *st, int *errnum);
+/* Removes what this run stored (persist_enabled=false). */
+void fs_remove_stored(FsAdapter *fs);
+
+/* fs-list.c, fs-janitor.c */
+
+ssize_t fs_list(FsAdapter *fs,
+		const KvcKeyScope *scope,
+		char **cursor,
+		KvcL2ListEntry *entries,
+		size_t max);
+int64_t fs_mtime_ns(const struct stat *st);
+/* Removes temporary files that dead processes left. Thread function, USER is the FsAdapter. */
+void *fs_janitor_main(void *user);
+
+/* fs-health.c */
+
+typedef struct FsStats {
+	_Atomic uint64_t stores, loads, skipped, load_misses, store_errors, load_errors;
+	_Atomic uint64_t crc_mismatches, size_mismatches, foreign_files, unsupported_keys;
+} FsStats;
+
+/* Something failed with ERRNUM (positive): counted, logged, health is degraded for a while. */
+void fs_note_error(FsAdapter *fs, FsKind kind, const char *what, const char *path, int errnum);
+void fs_note_success(FsAdapter *fs, FsKind kind);
+/* The file PATH is not what was written under its name. */
+void fs_note_bad_file(FsAdapter *fs, const char *path, const char *why);
+/* O_DIRECT was refused with ERRNUM (positive): never tried again. */
+void fs_note_refused(FsAdapter *fs, int errnum);
+/* The file system has no xattrs. */
+void fs_note_no_xattrs(FsAdapter *fs, int errnum);
+/* Renews the free space that usage reports, at most once a second. May block. */
+void fs_note_space(FsAdapter *fs);
+void fs_usage(FsAdapter *fs, KvcL2Usage *usage);
+void fs_describe(FsAdapter *fs, KvcDescribeFunc func, void *user);
+int64_t fs_now_ns(void);
+
+struct FsAdapter {
+	KvcL2Adapter base;
+
+	/* Immutable after open */
+	char *base_path;
+	int base_fd;
+	bool want_direct;
+	bool verify;
+	bool persist;
+	int64_t opened_ns; /* on the clock of file times */
+	KvcIo *io;
+	FsPool workers;
+	FsPool lookups;
+	pthread_t janitor;
+	int event_fds[FS_KINDS];
+
+	/* Protected by lock */
+	pthread_mutex_t lock;
+	pthread_cond_t idle; /* no task is outstanding */
+	KvcL2TaskId last_id;
+	GHashTable *tasks;  /* lookups and loads by id, until queried */
+	GQueue stored;	    /* store tasks that are done, until popped */
+	size_t outstanding; /* tasks not complete */
+	GHashTable *ours;   /* keys that this run stored; NULL when they persist */
+	char *last_error;
+	int64_t last_error_ns;
+	int failing[FS_KINDS]; /* failures since the last success */
+	int64_t warned_ns;
+	char *warned_path;
+	unsigned warnings_suppressed;
+	int64_t space_ns; /* when free_bytes was renewed */
+	uint64_t free_bytes;
+	bool space_known;
+
+	/* Protected by replace_lock: publishing under a key that exists; held over one rename */
+	pthread_mutex_t replace_lock;
+
+	/* Protected by keys_lock */
+	pthread_mutex_t keys_lock;
+	pthread_cond_t keys_wake; /* a deletion ended */
+	GHashTable *keys;
+	uint64_t last_sequence;
+
+	/* Atomic */
+	atomic_bool closing;
+	atomic_bool direct_refused;
+	atomic_bool no_xattrs;
+	atomic_bool counted; /* the first complete list has been added to the two below */
+	_Atomic int64_t bytes_used, objects;
+	FsStats stats;
+};
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What the mock holds: records by key, those with data also in the order of their first store. */
+
+#include <errno.h>
+
+#include "mock.h"
+
+static int
+compare_sequence(const void *a, const void *b, void *user)
+{
+	const MockRecord *left = a, *right = b;
+
+	return left->sequence < right->sequence ? -1 : left->sequence > right->sequence;
+}
+
+static void
+record_free(MockRecord *record)
+{
+	kvc_object_key_unref(record->key);
+	g_clear_pointer(&record->data, g_bytes_unref);
+	g_free(record);
+}
+
+/* The record of KEY with data, or NULL. */
+MockRecord *
+mock_find_stored_locked(MockAdapter *mock, const KvcObjectKey *key)
+{
+	MockRecord *record = g_hash_table_lookup(mock->records, key);
+
+	return record && record->data ? record : NULL;
+}
+
+MockRecord *
+mock_get_record_locked(MockAdapter *mock, const KvcObjectKey *key)
+{
+	MockRecord *record = g_hash_table_lookup(mock->records, key);
+
+	if (record)
+		return record;
+	record = g_new0(MockRecord, 1);
+	record->key = kvc_object_key_ref(key);
+	g_hash_table_insert(mock->records, record->key, record);
+	return record;
+}
+
+/* Forgets RECORD when it says nothing any more. */
+void
+mock_drop_record_locked(MockAdapter *mock, MockRecord *record)
+{
+	if (!record->data && record->locks == 0 && record->stores == 0)
+		g_hash_table_remove(mock->records, record->key);
+}
+
+void
+mock_drop_data_locked(MockAdapter *mock, MockRecord *record)
+{
+	g_tree_remove(mock->by_sequence, record);
+	mock->bytes_used -= g_bytes_get_size(record->data);
+	g_clear_pointer(&record->data, g_bytes_unref);
+	mock_drop_record_locked(mock, record);
+}
+
+/* Evicts in order of first storing until BYTES fit; locked objects and those being stored stay. */
+static bool
+make_room_locked(MockAdapter *mock, uint64_t bytes)
+{
+	GTreeNode *node = g_tree_node_first(mock->by_sequence);
+
+	while (mock->bytes_used + bytes > mock->capacity_bytes && node) {
+		MockRecord *record = g_tree_node_key(node);
+
+		node = g_tree_node_next(node);
+		if (record->locks > 0 || record->stores > 0)
+			continue;
+		mock_drop_data_locked(mock, record);
+		mock->n_evicted++;
+	}
+	return mock->bytes_used + bytes <= mock->capacity_bytes;
+}
+
+/* Bytes written (0: it was there), or -errno. DATA is taken over. */
+int64_t
+mock_store_object_locked(MockAdapter *mock, KvcObjectKey *key, GBytes *data)
+{
+	g_autoptr(GBytes) owned = data;
+	MockRecord *record = mock_get_record_locked(mock, key);
+	uint64_t bytes = g_bytes_get_size(data);
+	uint64_t old_bytes = record->data ? g_bytes_get_size(record->data) : 0;
+
+	if (record->data && key->space == KVC_SPACE_CHUNK && old_bytes == bytes) {
+		mock->n_skipped++;
+		return 0;
+	}
+	mock->bytes_used -= old_bytes;
+	bool fits = make_room_locked(mock, bytes);
+	mock->bytes_used += fits ? bytes : old_bytes;
+	if (!fits)
+		return -ENOSPC;
+
+	if (record->data) {
+		g_bytes_unref(record->data);
+	} else {
+		record->sequence = ++mock->last_sequence;
+		g_tree_insert(mock->by_sequence, record, record);
+	}
+	record->data = g_steal_pointer(&owned);
+	record->mtime_ns = mock_now_ns(CLOCK_REALTIME);
+	mock->n_stores++;
+	return (int64_t)bytes;
+}
+
+void
+mock_objects_init(MockAdapter *mock)
+{
+	mock->records = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal, NULL,
+					      (GDestroyNotify)record_free);
+	mock->by_sequence = g_tree_new_full(compare_sequence, NULL, NULL, NULL);
+}
+
+void
+mock_objects_deinit(MockAdapter *mock)
+{
+	g_tree_unref(mock->by_sequence);
+	g_hash_table_unref(mock->records);
+}

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The reference implementation of an L2 adapter: memory only, one lock, one thread.
+ *
+ * A submit puts a task into a queue ordered by the time at which it is due: latency, plus its bytes
+ * at the bandwidth behind those of earlier tasks. The thread does the work of each task when it is
+ * due and signals. What a task means is there once, in the plainest form.
+ */
+
+#include <errno.h>
+#include <unistd.h>
+
+#include <kvcache/registry.h>
+
+#include "mock.h"
+
+static const KvcOptionSpec mock_options[] = {
+	{.name = "max_size_gb",
+	 .type = KVC_OPTION_DOUBLE,
+	 .required = true,
+	 .min = 1e-9,
+	 .max = 1e6,
+	 .help = "capacity in GiB; the oldest objects make room"},
+	{.name = "mock_bandwidth_gb",
+	 .type = KVC_OPTION_DOUBLE,
+	 .default_value = "0",
+	 .min = 0,
+	 .max = 1e6,
+	 .help = "GB/s that stores and loads share; 0: unlimited"},
+	{.name = "latency_ms",
+	 .type = KVC_OPTION_DOUBLE,
+	 .default_value = "0",
+	 .min = 0,
+	 .max = 1e6,
+	 .help = "milliseconds that each task takes at least"},
+	{.name = "fail_stores",
+	 .type = KVC_OPTION_INT,
+	 .default_value = "0",
+	 .min = 0,
+	 .max = 1e9,
+	 .help = "how many store tasks fail with EIO first (for tests)"},
+	{.name = "fail_loads",
+	 .type = KVC_OPTION_INT,
+	 .default_value = "0",
+	 .min = 0,
+	 .max = 1e9,
+	 .help = "how many load tasks load nothing first (for tests)"},
+	{.name = NULL},
+};
+
+static void
+mock_destroy(MockAdapter *mock)
+{
+	for (size_t i = 0; i < MOCK_KINDS; i++)
+		if (mock->event_fds[i] >= 0)
+			close(mock->event_fds[i]);
+	mock_tasks_deinit(mock);
+	mock_objects_deinit(mock);
+	g_free(mock);
+}
+
+static const KvcL2AdapterOps mock_adapter_ops;
+
+static KvcL2Adapter *
+mock_open(const KvcOptions *options, GError **error)
+{
+	MockAdapter *mock = g_new0(MockAdapter, 1);
+	int rc = 0;
+
+	mock->base.ops = &mock_adapter_ops;
+	mock->capacity_bytes = (uint64_t)(kvc_options_get_double(options, "max_size_gb") * GIB);
+	mock->bytes_per_sec = kvc_options_get_double(options, "mock_bandwidth_gb") * 1e9;
+	mock->latency_ns = (int64_t)(kvc_options_get_double(options, "latency_ms") * 1e6);
+	mock->fail_stores = kvc_options_get_int(options, "fail_stores");
+	mock->fail_loads = kvc_options_get_int(options, "fail_loads");
+	mock_tasks_init(mock);
+	mock_objects_init(mock);
+	for (size_t i = 0; i < MOCK_KINDS; i++) {
+		mock->event_fds[i] = kvc_eventfd_new();
+		if (mock->event_fds[i] < 0 && rc == 0)
+			rc = mock->event_fds[i];
+	}
+	if (rc == 0)
+		rc = -pthread_create(&mock->thread, NULL, mock_main, mock);
+	if (rc < 0) {
+		g_set_error(error, KVC_OPTIONS_ERROR, -rc, "mock: cannot start: %s",
+			    g_strerror(-rc));
+		mock_destroy(mock);
+		return NULL;
+	}
+	pthread_setname_np(mock->thread, "kvc-mock");
+	return &mock->base;
+}
+
+static void
+mock_close(KvcL2Adapter *adapter)
+{
+	MockAdapter *mock = (MockAdapter *)adapter;
+
+	pthread_mutex_lock(&mock->lock);
+	mock->stopping = true;
+	pthread_cond_signal(&mock->wake);
+	pthread_mutex_unlock(&mock->lock);
+	pthread_join(mock->thread, NULL);
+	mock_destroy(mock);
+}
+
+static int
+mock_get_store_event_fd(KvcL2Adapter *adapter)
+{
+	return ((MockAdapter *)adapter)->event_fds[MOCK_STORE];
+}
+
+static int
+mock_get_lookup_and_lock_event_fd(KvcL2Adapter *adapter)
+{
+	return ((MockAdapter *)adapter)->event_fds[MOCK_LOOKUP];
+}
+
+static int
+mock_get_load_event_fd(KvcL2Adapter *adapter)
+{
+	return ((MockAdapter *)adapter)->event_fds[MOCK_LOAD];
+}
+
+static KvcL2TaskId
+mock_submit_store_task(KvcL2Adapter *adapter,
+		       KvcObjectKey *const *keys,
+		       const KvcMemoryObj *objects,
+		       size_t n)
+{
+	return mock_task_submit(adapter, mock_task_new(MOCK_STORE, keys, objects, n));
+}
+
+static size_t
+mock_pop_completed_store_tasks(KvcL2Adapter *adapter, KvcL2StoreResult *results, size_t max)
+{
+	MockAdapter *mock = (MockAdapter *)adapter;
+	size_t n = 0;
+
+	pthread_mutex_lock(&mock->lock);
+	while (n < max && !g_queue_is_empty(&mock->stored)) {
+		MockTask *task = g_queue_pop_head(&mock->stored);
+
+		results[n].task_id = task->id;
+		results[n++].bytes_transferred = task->result;
+		mock_task_free(task);
+	}
+	pthread_mutex_unlock(&mock->lock);
+	return n;
+}
+
+static KvcL2TaskId
+mock_submit_lookup_and_lock_task(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n)
+{
+	return mock_task_submit(adapter, mock_task_new(MOCK_LOOKUP, keys, NULL, n));
+}
+
+static void
+set_hits(const MockTask *task, KvcBitmap *bitmap)
+{
+	for (size_t i = 0; i < task->n; i++)
+		if (task->hits[i])
+			kvc_bitmap_set(bitmap, i);
+}
+
+static int
+mock_query_lookup_and_lock_result(KvcL2Adapter *adapter,
+				  KvcL2TaskId task_id,
+				  KvcBitmap *found,
+				  KvcL2ObjectInfo *info)
+{
+	int result;
+	MockTask *task = mock_task_take(adapter, task_id, MOCK_LOOKUP, &result);
+
+	if (!task)
+		return result;
+	set_hits(task, found);
+	for (size_t i = 0; i < task->n; i++)
+		if (task->hits[i])
+			info[i] = task->info[i];
+	mock_task_free(task);
+	return result;
+}
+
+static void
+mock_submit_unlock(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n)
+{
+	MockAdapter *mock = (MockAdapter *)adapter;
+
+	pthread_mutex_lock(&mock->lock);
+	for (size_t i = 0; i < n; i++) {
+		MockRecord *record = g_hash_table_lookup(mock->records, keys[i]);
+
+		if (record && record->locks > 0)
+			record->locks--;
+	}
+	pthread_mutex_unlock(&mock->lock);
+}
+
+static KvcL2TaskId
+mock_submit_load_task(KvcL2Adapter *adapter,
+		      KvcObjectKey *const *keys,
+		      const KvcMemoryObj *objects,
+		      size_t n)
+{
+	return mock_task_submit(adapter, mock_task_new(MOCK_LOAD, keys, objects, n));
+}
+
+static int
+mock_query_load_result(KvcL2Adapter *adapter, KvcL2TaskId task_id, KvcBitmap *loaded)
+{
+	int result;
+	MockTask *task = mock_task_take(adapter, task_id, MOCK_LOAD, &result);
+
+	if (!task)
+		return result;
+	set_hits(task, loaded);
+	mock_task_free(task);
+	return result;
+}
+
+static int
+mock_delete_keys(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n, KvcBitmap *deleted)
+{
+	MockAdapter *mock = (MockAdapter *)adapter;
+
+	pthread_mutex_lock(&mock->lock);
+	for (size_t i = 0; i < n; i++) {
+		MockRecord *record = g_hash_table_lookup(mock->records, keys[i]);
+
+		if (record && (record->locks > 0 || record->stores > 0))
+			continue;
+		if (record)
+			mock_drop_data_locked(mock, record);
+		kvc_bitmap_set(deleted, i);
+	}
+	pthread_mutex_unlock(&mock->lock);
+	return 0;
+}
+
+/* The cursor is the sequence number of the last entry of the page. */
+static ssize_t
+mock_list(KvcL2Adapter *adapter,
+	  const KvcKeyScope *scope,
+	  char **cursor,
+	  KvcL2ListEntry *entries,
+	  size_t max)
+{
+	MockAdapter *mock = (MockAdapter *)adapter;
+	MockRecord after = {.sequence = *cursor ? g_ascii_strtoull(*cursor, NULL, 10) : 0};
+	size_t n = 0;
+
+	g_clear_pointer(cursor, g_free);
+	pthread_mutex_lock(&mock->lock);
+	GTreeNode *node = g_tree_upper_bound(mock->by_sequence, &after);
+	for (; node && n < max; node = g_tree_node_next(node)) {
+		MockRecord *record = g_tree_node_key(node);
+
+		after.sequence = record->sequence;
+		if (scope && record->key->scope != scope)
+			continue;
+		entries[n].key = kvc_object_key_ref(record->key);
+		entries[n].info.bytes = g_bytes_get_size(record->data);
+		entries[n++].info.mtime_ns = record->mtime_ns;
+	}
+	if (node)
+		*cursor = g_strdup_printf("%" G_GUINT64_FORMAT, after.sequence);
+	pthread_mutex_unlock(&mock->lock);
+	return (ssize_t)n;
+}
+
+static void
+mock_usage(KvcL2Adapter *adapter, KvcL2Usage *usage)
+{
+	MockAdapter *mock = (MockAdapter *)adapter;
+
+	pthread_mutex_lock(&mock->lock);
+	usage->bytes_used = mock->bytes_used;
+	usage->capacity_bytes = mock->capacity_bytes;
+	usage->objects = (uint64_t)g_tree_nnodes(mock->by_sequence);
+	pthread_mutex_unlock(&mock->lock);
+}
+
+static void
+describe_count(KvcDescribeFunc func, void *user, const char *name, uint64_t count)
+{
+	char text[24];
+
+	g_snprintf(text, sizeof(text), "%" G_GUINT64_FORMAT, count);
+	func(user, name, text);
+}
+
+static void
+mock_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
+{
+	MockAdapter *mock = (MockAdapter *)adapter;
+
+	pthread_mutex_lock(&mock->lock);
+	uint64_t stores = mock->n_stores, loads = mock->n_loads, skipped = mock->n_skipped;
+	uint64_t load_misses = mock->n_load_misses, evicted = mock->n_evicted;
+	pthread_mutex_unlock(&mock->lock);
+
+	func(user, "health", "ok");
+	func(user, "io_mode", "memory");
+	func(user, "location", "memory of this process");
+	describe_count(func, user, "stores", stores);
+	describe_count(func, user, "loads", loads);
+	describe_count(func, user, "skipped", skipped);
+	describe_count(func, user, "load_misses", load_misses);
+	describe_count(func, user, "evicted", evicted);
+}
+
+static const KvcL2AdapterOps mock_adapter_ops = {
+	.api = KVC_L2_ADAPTER_API,
+	.struct_size = sizeof(KvcL2AdapterOps),
+	.type_name = "mock",
+	.summary = "memory of the daemon, with bandwidth, latency and failures, for tests",
+	.options = mock_options,
+	.open = mock_open,
+	.close = mock_close,
+	.get_store_event_fd = mock_get_store_event_fd,
+	.get_lookup_and_lock_event_fd = mock_get_lookup_and_lock_event_fd,
+	.get_load_event_fd = mock_get_load_event_fd,
+	.submit_store_task = mock_submit_store_task,
+	.pop_completed_store_tasks = mock_pop_completed_store_tasks,
+	.submit_lookup_and_lock_task = mock_submit_lookup_and_lock_task,
+	.query_lookup_and_lock_result = mock_query_lookup_and_lock_result,
+	.submit_unlock = mock_submit_unlock,
+	.submit_load_task = mock_submit_load_task,
+	.query_load_result = mock_query_load_result,
+	.delete_keys = mock_delete_keys,
+	.list = mock_list,
+	.usage = mock_usage,
+	.describe = mock_describe,
+};
+
+KVC_REGISTER(kvc_register_l2_adapter, mock_adapter_ops)

@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef ADAPTERS_MOCK_MOCK_H
+#define ADAPTERS_MOCK_MOCK_H
+
+/* Private to the adapter. */
+
+#include <kvcache/adapter.h>
+#include <kvcache/io.h>
+#include <pthread.h>
+#include <time.h>
+
+#define GIB 1073741824.0
+#define SEC_NS INT64_C(1000000000)
+
+typedef enum {
+	MOCK_STORE,
+	MOCK_LOOKUP,
+	MOCK_LOAD,
+	MOCK_KINDS,
+} MockKind;
+
+typedef struct MockTask {
+	KvcL2TaskId id;
+	MockKind kind;
+	int64_t due_ns;
+	bool done;
+	size_t n;
+	KvcObjectKey **keys;
+	KvcMemoryObj *objects; /* store, load */
+	KvcL2ObjectInfo *info; /* lookup */
+	bool *hits;	       /* lookup, load */
+	int64_t result;	       /* store */
+} MockTask;
+
+/* All that is known of a key. Without data it only carries the count of stores in flight. */
+typedef struct MockRecord {
+	KvcObjectKey *key;
+	GBytes *data;	   /* NULL: not stored */
+	uint64_t sequence; /* place in order of first storing; the cursor of list */
+	int64_t mtime_ns;
+	unsigned locks;
+	unsigned stores; /* in flight */
+} MockRecord;
+
+typedef struct MockAdapter {
+	KvcL2Adapter base;
+
+	/* Immutable after open */
+	uint64_t capacity_bytes;
+	double bytes_per_sec; /* 0: unlimited */
+	int64_t latency_ns;
+	int event_fds[MOCK_KINDS];
+	pthread_t thread;
+
+	/* Protected by lock */
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	bool stopping;
+	KvcL2TaskId last_id;
+	int64_t busy_until_ns; /* when the bandwidth is free again */
+	int64_t fail_stores, fail_loads;
+	GTree *queue;	     /* of pending tasks, by due time and id; does not own them */
+	GHashTable *tasks;   /* lookups and loads by id, until queried */
+	GQueue stored;	     /* store tasks that are done, until popped */
+	GHashTable *records; /* by key */
+	GTree *by_sequence;  /* of records with data; does not own them */
+	uint64_t last_sequence;
+	uint64_t bytes_used;
+	uint64_t n_stores, n_loads, n_skipped, n_load_misses, n_evicted;
+} MockAdapter;
+
+/* mock-object.c: what is stored. Callers hold the lock. */
+
+MockRecord *mock_find_stored_locked(MockAdapter *mock, const KvcObjectKey *key);
+/* The record of KEY, made if there is none. */
+MockRecord *mock_get_record_locked(MockAdapter *mock, const KvcObjectKey *key);
+/* Forgets RECORD when it says nothing any more. */
+void mock_drop_record_locked(MockAdapter *mock, MockRecord *record);
+void mock_drop_data_locked(MockAdapter *mock, MockRecord *record);
+/* Bytes written (0: it was there), or -errno. DATA is taken over. */
+int64_t mock_store_object_locked(MockAdapter *mock, KvcObjectKey *key, GBytes *data);
+void mock_objects_init(MockAdapter *mock);
+void mock_objects_deinit(MockAdapter *mock);
+
+/* mock-task.c: the queue and its thread */
+
+MockTask *
+mock_task_new(MockKind kind, KvcObjectKey *const *keys, const KvcMemoryObj *objects, size_t n);
+void mock_task_free(MockTask *task);
+KvcL2TaskId mock_task_submit(KvcL2Adapter *adapter, MockTask *task);
+/* A finished task leaves the table (transfer full); *RESULT is what the query answers. */
+MockTask *mock_task_take(KvcL2Adapter *adapter, KvcL2TaskId id, MockKind kind, int *result);
+void mock_tasks_init(MockAdapter *mock);
+void mock_tasks_deinit(MockAdapter *mock);
+/* Thread function, USER is the MockAdapter. */
+void *mock_main(void *user);
+int64_t mock_now_ns(clockid_t clock);
+
+#endif

@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The tables of L1 and the locks on their objects; the objects' memory is in l1-object.c. */
+
+#include "engine/l1-manager.h"
+#include "engine/l1-object.h"
+
+#include <errno.h>
+
+#define MAX_LISTENERS 4
+/* Attempts of a reservation to find room: others may take what an eviction freed. */
+#define MAKE_ROOM_TRIES 8
+
+typedef struct Shard {
+	KvcMutex lock;
+	GHashTable *objects; /* KvcObjectKey (the object's) -> KvcL1Object (owned reference) */
+} Shard;
+
+struct KvcL1Manager {
+	/* Immutable after start. */
+	KvcL1Memory *memory;
+	KvcStats *stats;
+	KvcL1ManagerListener *listeners[MAX_LISTENERS];
+	size_t n_listeners;
+	bool (*make_room)(void *user, uint64_t bytes, unsigned files);
+	void *make_room_user;
+	bool tracks_dirty;
+
+	Shard shards[KVC_L1_SHARDS];
+	KvcL1Counts counts; /* Atomic */
+};
+
+#define notify(m, slot, object)                                                                    \
+	do {                                                                                       \
+		for (size_t l_ = 0; l_ < (m)->n_listeners; l_++)                                   \
+			if ((m)->listeners[l_]->slot)                                              \
+				(m)->listeners[l_]->slot((m)->listeners[l_], (object));            \
+	} while (0)
+
+#define count_add(m, field, n) __atomic_fetch_add(&(m)->counts.field, (n), __ATOMIC_RELAXED)
+#define count_sub(m, field, n) __atomic_fetch_sub(&(m)->counts.field, (n), __ATOMIC_RELAXED)
+
+const char *
+kvc_l1_strerror(KvcL1Error error)
+{
+	static const char *const texts[] = {
+		[KVC_L1_SUCCESS] = "success",
+		[KVC_L1_KEY_NOT_EXIST] = "the key is not in L1",
+		[KVC_L1_KEY_NOT_READABLE] = "the key is in L1 but not readable",
+		[KVC_L1_KEY_NOT_WRITABLE] = "the key is in L1 already",
+		[KVC_L1_KEY_IN_WRONG_STATE] = "the object is not in a state that allows this",
+		[KVC_L1_KEY_IS_LOCKED] = "the object is locked or not replicated yet",
+		[KVC_L1_OUT_OF_MEMORY] = "L1 has no room",
+	};
+	return error < G_N_ELEMENTS(texts) ? texts[error] : "unknown error";
+}
+
+static Shard *
+shard_of(KvcL1Manager *m, const KvcObjectKey *key)
+{
+	return &m->shards[key->hash % KVC_L1_SHARDS];
+}
+
+KvcL1Manager *
+kvc_l1_manager_new(KvcL1Memory *memory, KvcStats *stats)
+{
+	KvcL1Manager *m = g_new0(KvcL1Manager, 1);
+	m->memory = memory;
+	m->stats = stats;
+	for (size_t i = 0; i < KVC_L1_SHARDS; i++) {
+		kvc_mutex_init(&m->shards[i].lock, KVC_LOCK_L1_SHARD);
+		m->shards[i].objects =
+			g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
+	}
+	return m;
+}
+
+void
+kvc_l1_manager_free(KvcL1Manager *m)
+{
+	for (size_t i = 0; i < KVC_L1_SHARDS; i++) {
+		GHashTableIter iter;
+		KvcL1Object *object;
+		g_hash_table_iter_init(&iter, m->shards[i].objects);
+		while (g_hash_table_iter_next(&iter, NULL, (void **)&object)) {
+			g_hash_table_iter_remove(&iter);
+			kvc_l1_object_unref(object);
+		}
+		g_hash_table_unref(m->shards[i].objects);
+		kvc_mutex_deinit(&m->shards[i].lock);
+	}
+	g_free(m);
+}
+
+void
+kvc_l1_manager_register_listener(KvcL1Manager *m, KvcL1ManagerListener *listener)
+{
+	g_assert(m->n_listeners < MAX_LISTENERS);
+	m->listeners[m->n_listeners++] = listener;
+}
+
+void
+kvc_l1_manager_set_make_room(KvcL1Manager *m,
+			     bool (*make_room)(void *user, uint64_t bytes, unsigned files),
+			     void *user)
+{
+	m->make_room = make_room;
+	m->make_room_user = user;
+}
+
+void
+kvc_l1_manager_set_tracks_dirty(KvcL1Manager *m, bool tracks_dirty)
+{
+	m->tracks_dirty = tracks_dirty;
+}
+
+/* ---- Read locks ---------------------------------------------------------------------------- */
+
+static void
+lock_read_locked(KvcL1Manager *m, KvcL1Object *object, unsigned n)
+{
+	if (object->read_locks == 0)
+		count_add(m, locked_bytes, object->charged_bytes);
+	object->read_locks += n;
+	count_add(m, read_locks, n);
+	__atomic_fetch_add(&object->refs, (int)n, __ATOMIC_RELAXED);
+}
+
+size_t
+kvc_l1_manager_reserve_read(KvcL1Manager *m,
+			    KvcObjectKey *const *keys,
+			    size_t n,
+			    unsigned read_locks,
+			    KvcL1Object **objects,
+			    KvcL1Error *errors)
+{
+	g_assert(read_locks > 0);
+	size_t hits = 0;
+	for (size_t i = 0; i < n; i++) {
+		Shard *shard = shard_of(m, keys[i]);
+		kvc_mutex_lock(&shard->lock);
+		KvcL1Object *object = g_hash_table_lookup(shard->objects, keys[i]);
+		if (object) {
+			lock_read_locked(m, object, read_locks);
+			notify(m, on_reserved_read, object);
+			hits++;
+		}
+		kvc_mutex_unlock(&shard->lock);
+		objects[i] = object;
+		if (errors)
+			errors[i] = object ? KVC_L1_SUCCESS : KVC_L1_KEY_NOT_EXIST;
+	}
+	return hits;
+}
+
+KvcL1Error
+kvc_l1_manager_finish_read(KvcL1Manager *m, KvcL1Object *object, unsigned read_locks)
+{
+	Shard *shard = shard_of(m, object->key);
+	kvc_mutex_lock(&shard->lock);
+	if (object->read_locks < read_locks) {
+		kvc_mutex_unlock(&shard->lock);
+		g_critical("l1: read lock released twice");
+		return KVC_L1_KEY_IN_WRONG_STATE;
+	}
+	object->read_locks -= read_locks;
+	count_sub(m, read_locks, read_locks);
+	if (object->read_locks == 0)
+		count_sub(m, locked_bytes, object->charged_bytes);
+	notify(m, on_read_finished, object);
+	kvc_mutex_unlock(&shard->lock);
+	for (unsigned i = 0; i < read_locks; i++)
+		kvc_l1_object_unref(object);
+	return KVC_L1_SUCCESS;
+}
+
+/* ---- Reservations -------------------------------------------------------------------------- */
+
+/* Takes the bytes from the budget, evicting synchronously to make room (difference 8). */
+static bool
+charge_or_make_room(KvcL1Manager *m, uint64_t bytes, unsigned files)
+{
+	if (bytes > kvc_l1_memory_capacity(m->memory))
+		return false;
+	for (unsigned try = 0; try < MAKE_ROOM_TRIES; try++) {
+		if (kvc_l1_memory_charge(m->memory, bytes, files))
+			return true;
+		if (!m->make_room || !m->make_room(m->make_room_user, bytes, files))
+			break;
+	}
+	return kvc_l1_memory_charge(m->memory, bytes, files);
+}
+
+static KvcL1Error
+out_of_memory(KvcL1Manager *m, int errnum, int *errnum_out)
+{
+	if (errnum == ENOSPC)
+		kvc_stats_add(m->stats, l1_reserve_failed_no_memory, 1);
+	else
+		kvc_stats_add(m->stats, l1_reserve_failed_error, 1);
+	if (errnum_out)
+		*errnum_out = errnum;
+	return KVC_L1_OUT_OF_MEMORY;
+}
+
+KvcL1Error
+kvc_l1_manager_reserve_write(KvcL1Manager *m,
+			     KvcObjectKey *key,
+			     uint64_t bytes,
+			     bool is_temporary,
+			     KvcL1Object **object,
+			     int *errnum)
+{
+	uint64_t reserved = kvc_l1_page_round(bytes);
+	if (!charge_or_make_room(m, reserved, 1))
+		return out_of_memory(m, ENOSPC, errnum);
+	KvcL1Object *o = NULL;
+	int rc = kvc_l1_object_create(m, m->memory, reserved, &o);
+	if (rc < 0) {
+		kvc_l1_memory_uncharge(m->memory, reserved, 1);
+		return out_of_memory(m, -rc, errnum);
+	}
+	o->is_temporary = is_temporary;
+	o->key = key ? kvc_object_key_ref(key) : NULL;
+	count_add(m, staging_objects, 1);
+	count_add(m, staging_bytes, reserved);
+	kvc_stats_add(m->stats, l1_writes_reserved, 1);
+	if (key) {
+		Shard *shard = shard_of(m, key);
+		kvc_mutex_lock(&shard->lock);
+		notify(m, on_reserved_write, o);
+		kvc_mutex_unlock(&shard->lock);
+	}
+	*object = o;
+	return KVC_L1_SUCCESS;
+}
+
+KvcL1Error
+kvc_l1_manager_extend_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes, int *errnum)
+{
+	uint64_t reserved = kvc_l1_page_round(bytes);
+	if (reserved <= object->charged_bytes)
+		return KVC_L1_SUCCESS;
+	uint64_t more = reserved - object->charged_bytes;
+	if (!charge_or_make_room(m, more, 0))
+		return out_of_memory(m, ENOSPC, errnum);
+	int rc = kvc_l1_object_allocate(object, reserved);
+	if (rc < 0) {
+		kvc_l1_memory_uncharge(m->memory, more, 0);
+		return out_of_memory(m, -rc, errnum);
+	}
+	object->charged_bytes = reserved;
+	count_add(m, staging_bytes, more);
+	return KVC_L1_SUCCESS;
+}
+
+/* ---- Commit -------------------------------------------------------------------------------- */
+
+static void
+leave_staging(KvcL1Manager *m, KvcL1Object *object)
+{
+	count_sub(m, staging_objects, 1);
+	count_sub(m, staging_bytes, object->charged_bytes);
+}
+
+KvcL1Error
+kvc_l1_manager_abort_write(KvcL1Manager *m, KvcL1Object *object)
+{
+	g_assert(object->state == KVC_L1_STAGING);
+	leave_staging(m, object);
+	object->state = KVC_L1_DETACHED;
+	kvc_stats_add(m->stats, l1_writes_aborted, 1);
+	kvc_l1_object_unref(object);
+	return KVC_L1_SUCCESS;
+}
+
+static void
+forget_dirty_locked(KvcL1Manager *m, KvcL1Object *object)
+{
+	if (object->is_dirty) {
+		count_sub(m, dirty_objects, 1);
+		count_sub(m, dirty_bytes, object->charged_bytes);
+		object->is_dirty = false;
+	}
+	if (object->is_unreplicated) {
+		count_sub(m, unreplicated_objects, 1);
+		object->is_unreplicated = false;
+	}
+}
+
+/* Takes OBJECT out of its table; the caller drops the table's reference after the lock. */
+static void
+detach_locked(KvcL1Manager *m, Shard *shard, KvcL1Object *object)
+{
+	g_hash_table_remove(shard->objects, object->key);
+	object->state = KVC_L1_DETACHED;
+	forget_dirty_locked(m, object);
+	count_sub(m, objects, 1);
+	if (object->is_temporary)
+		count_sub(m, temporary_objects, 1);
+}
+
+static void
+attach_locked(KvcL1Manager *m, Shard *shard, KvcL1Object *object, bool dirty)
+{
+	object->state = KVC_L1_RESIDENT;
+	object->is_dirty = dirty;
+	g_hash_table_insert(shard->objects, object->key, object);
+	count_add(m, objects, 1);
+	if (object->is_temporary)
+		count_add(m, temporary_objects, 1);
+	if (dirty) {
+		count_add(m, dirty_objects, 1);
+		count_add(m, dirty_bytes, object->charged_bytes);
+	}
+}
+
+/* Trims a staging object to its size; after this its fields are immutable. */
+static int
+seal(KvcL1Manager *m, KvcL1Object *object, KvcObjectKey *key)
+{
+	leave_staging(m, object);
+	if (!object->key)
+		object->key = kvc_object_key_ref(key);
+	return kvc_l1_object_seal(object, m->memory);
+}
+
+KvcL1Error
+kvc_l1_manager_finish_write(KvcL1Manager *m,
+			    KvcL1Object *object,
+			    KvcObjectKey *key,
+			    KvcFinishMode mode)
+{
+	g_assert(object->state == KVC_L1_STAGING);
+	g_assert(!object->key || kvc_object_key_equal(object->key, key));
+	if (seal(m, object, key) < 0) {
+		object->state = KVC_L1_DETACHED;
+		kvc_l1_object_unref(object);
+		return KVC_L1_KEY_IN_WRONG_STATE;
+	}
+	Shard *shard = shard_of(m, key);
+	kvc_mutex_lock(&shard->lock);
+	KvcL1Object *old = g_hash_table_lookup(shard->objects, key);
+	if (old && mode == KVC_FINISH_FIRST_WINS) {
+		object->state = KVC_L1_DETACHED;
+		kvc_mutex_unlock(&shard->lock);
+		kvc_stats_add(m->stats, l1_writes_dropped, 1);
+		kvc_l1_object_unref(object);
+		return KVC_L1_KEY_NOT_WRITABLE;
+	}
+	if (old)
+		detach_locked(m, shard, old);
+	attach_locked(m, shard, object, m->tracks_dirty);
+	kvc_stats_add(m->stats, l1_writes_finished, 1);
+	notify(m, on_write_finished, object);
+	kvc_mutex_unlock(&shard->lock);
+	if (old)
+		kvc_l1_object_unref(old);
+	return KVC_L1_SUCCESS;
+}
+
+KvcL1Error
+kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
+					     KvcL1Object *object,
+					     unsigned read_locks,
+					     KvcL1Object **locked)
+{
+	g_assert(object->state == KVC_L1_STAGING && object->key);
+	*locked = NULL;
+	if (seal(m, object, object->key) < 0) {
+		object->state = KVC_L1_DETACHED;
+		kvc_l1_object_unref(object);
+		return KVC_L1_KEY_IN_WRONG_STATE;
+	}
+	Shard *shard = shard_of(m, object->key);
+	kvc_mutex_lock(&shard->lock);
+	KvcL1Object *resident = g_hash_table_lookup(shard->objects, object->key);
+	if (!resident) {
+		attach_locked(m, shard, object, false);
+		notify(m, on_prefetch_finished, object);
+		resident = object;
+		object = NULL;
+	} else {
+		object->state = KVC_L1_DETACHED;
+	}
+	if (read_locks > 0) {
+		lock_read_locked(m, resident, read_locks);
+		*locked = resident;
+	}
+	kvc_mutex_unlock(&shard->lock);
+	if (object)
+		kvc_l1_object_unref(object);
+	return KVC_L1_SUCCESS;
+}
+
+/* ---- Removal ------------------------------------------------------------------------------- */
+
+static bool
+is_free_locked(const KvcL1Object *object)
+{
+	return object->read_locks == 0 && !object->is_dirty;
+}
+
+static KvcL1Error
+remove_key(KvcL1Manager *m, KvcObjectKey *key, bool force, bool is_eviction)
+{
+	Shard *shard = shard_of(m, key);
+	kvc_mutex_lock(&shard->lock);
+	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
+	if (!object || (!force && !is_free_locked(object))) {
+		kvc_mutex_unlock(&shard->lock);
+		return object ? KVC_L1_KEY_IS_LOCKED : KVC_L1_KEY_NOT_EXIST;
+	}
+	detach_locked(m, shard, object);
+	notify(m, on_deleted_by_manager, object);
+	kvc_mutex_unlock(&shard->lock);
+	if (is_eviction) {
+		kvc_stats_add(m->stats, l1_evicted_objects, 1);
+		kvc_stats_add(m->stats, l1_evicted_bytes, object->bytes);
+	}
+	kvc_l1_object_unref(object);
+	return KVC_L1_SUCCESS;
+}
+
+KvcL1Error
+kvc_l1_manager_delete(KvcL1Manager *m, KvcObjectKey *key, bool force)
+{
+	return remove_key(m, key, force, false);
+}
+
+KvcL1Error
+kvc_l1_manager_evict(KvcL1Manager *m, KvcObjectKey *key)
+{
+	return remove_key(m, key, false, true);
+}
+
+void
+kvc_l1_manager_touch_keys(KvcL1Manager *m, KvcObjectKey *const *keys, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		Shard *shard = shard_of(m, keys[i]);
+		kvc_mutex_lock(&shard->lock);
+		KvcL1Object *object = g_hash_table_lookup(shard->objects, keys[i]);
+		if (object)
+			notify(m, on_accessed, object);
+		kvc_mutex_unlock(&shard->lock);
+	}
+}
+
+bool
+kvc_l1_manager_is_key_evictable(KvcL1Manager *m, const KvcObjectKey *key, bool with_unreplicated)
+{
+	Shard *shard = shard_of(m, key);
+	/* Not kvc_mutex_lock(): called under a policy's lock, which ranks after the shards. */
+	if (pthread_mutex_trylock(&shard->lock.mutex) != 0)
+		return true;
+	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
+	bool evictable = object && is_free_locked(object) &&
+			 (with_unreplicated || !object->is_unreplicated);
+	pthread_mutex_unlock(&shard->lock.mutex);
+	return evictable;
+}
+
+bool
+kvc_l1_manager_is_key_unreplicated(KvcL1Manager *m, const KvcObjectKey *key)
+{
+	Shard *shard = shard_of(m, key);
+	kvc_mutex_lock(&shard->lock);
+	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
+	bool unreplicated = object && object->is_unreplicated;
+	kvc_mutex_unlock(&shard->lock);
+	return unreplicated;
+}
+
+void
+kvc_l1_manager_set_clean(KvcL1Manager *m, KvcL1Object *object, bool replicated)
+{
+	Shard *shard = shard_of(m, object->key);
+	kvc_mutex_lock(&shard->lock);
+	if (object->state == KVC_L1_RESIDENT) {
+		forget_dirty_locked(m, object);
+		object->is_unreplicated = !replicated;
+		if (!replicated)
+			count_add(m, unreplicated_objects, 1);
+		notify(m, on_store_ended, object);
+	}
+	kvc_mutex_unlock(&shard->lock);
+}
+
+/* ---- Measuring ----------------------------------------------------------------------------- */
+
+void
+kvc_l1_manager_get_counts(KvcL1Manager *m, KvcL1Counts *counts)
+{
+	const uint64_t *from = (const uint64_t *)&m->counts;
+	uint64_t *to = (uint64_t *)counts;
+	for (size_t i = 0; i < sizeof(*counts) / sizeof(uint64_t); i++)
+		to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
+}
+
+/* A few objects of each table, referenced. */
+static GPtrArray *
+sample_objects(KvcL1Manager *m, size_t per_shard)
+{
+	GPtrArray *objects = g_ptr_array_new_with_free_func((GDestroyNotify)kvc_l1_object_unref);
+	for (size_t i = 0; i < KVC_L1_SHARDS; i++) {
+		GHashTableIter iter;
+		KvcL1Object *object;
+		kvc_mutex_lock(&m->shards[i].lock);
+		g_hash_table_iter_init(&iter, m->shards[i].objects);
+		for (size_t n = 0; n < per_shard; n++) {
+			if (!g_hash_table_iter_next(&iter, NULL, (void **)&object))
+				break;
+			g_ptr_array_add(objects, kvc_l1_object_ref(object));
+		}
+		kvc_mutex_unlock(&m->shards[i].lock);
+	}
+	return objects;
+}
+
+double
+kvc_l1_manager_measure_huge_pages(KvcL1Manager *m)
+{
+	g_autoptr(GPtrArray) objects = sample_objects(m, 4);
+	uint64_t total = 0, huge = 0;
+	for (size_t i = 0; i < objects->len; i++) {
+		KvcL1Object *object = objects->pdata[i];
+		int64_t bytes = kvc_l1_object_measure_huge_bytes(object);
+		if (bytes < 0)
+			return -1;
+		huge += (uint64_t)bytes;
+		total += object->charged_bytes;
+	}
+	return total == 0 ? -1 : (double)huge / (double)total;
+}

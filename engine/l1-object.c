@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* One object's file: allocated when reserved, trimmed when sealed, closed with the last reference. */
+
+#include "engine/l1-object.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* PAGEMAP_SCAN (linux 6.7); the headers of the oldest supported distribution do not have it. */
+struct page_region {
+	uint64_t start, end, categories;
+};
+struct pm_scan_arg {
+	uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+	uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+#define KVC_PAGEMAP_SCAN _IOWR('f', 16, struct pm_scan_arg)
+#define KVC_PAGE_IS_HUGE (UINT64_C(1) << 6)
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+
+/* The manager keeps the memory alive; an object finds it through this. */
+typedef struct Object {
+	KvcL1Object base;
+	KvcL1Memory *memory;
+} Object;
+
+int
+kvc_l1_object_create(KvcL1Manager *manager,
+		     KvcL1Memory *memory,
+		     uint64_t reserved,
+		     KvcL1Object **out)
+{
+	int fd = kvc_l1_memory_create_file(memory);
+	if (fd < 0)
+		return fd;
+	Object *o = g_new0(Object, 1);
+	o->memory = memory;
+	o->base.manager = manager;
+	o->base.fd = fd;
+	o->base.refs = 1;
+	o->base.state = KVC_L1_STAGING;
+	o->base.full_epoch = kvc_l1_memory_full_epoch(memory);
+	int rc = kvc_l1_object_allocate(&o->base, reserved);
+	if (rc < 0) {
+		close(fd);
+		g_free(o);
+		return rc;
+	}
+	o->base.charged_bytes = reserved;
+	*out = &o->base;
+	return 0;
+}
+
+int
+kvc_l1_object_allocate(KvcL1Object *object, uint64_t reserved)
+{
+	if (reserved == 0)
+		return 0;
+	int rc;
+	do
+		rc = fallocate(object->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)reserved);
+	while (rc != 0 && errno == EINTR);
+	return rc == 0 ? 0 : -errno;
+}
+
+int
+kvc_l1_object_set_size(KvcL1Object *object, uint64_t bytes)
+{
+	return ftruncate(object->fd, (off_t)bytes) == 0 ? 0 : -errno;
+}
+
+static void
+adjust_charge(KvcL1Object *object, KvcL1Memory *memory, uint64_t exact)
+{
+	if (exact > object->charged_bytes)
+		kvc_l1_memory_charge_over(memory, exact - object->charged_bytes);
+	else
+		kvc_l1_memory_uncharge(memory, object->charged_bytes - exact, 0);
+	object->charged_bytes = exact;
+}
+
+int
+kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory)
+{
+	struct stat st;
+	if (fstat(object->fd, &st) != 0)
+		return -errno;
+	uint64_t exact = kvc_l1_page_round((uint64_t)st.st_size);
+	kvc_l1_memory_sample_full(memory);
+	if (ftruncate(object->fd, st.st_size) != 0)
+		return -errno;
+	if ((uint64_t)st.st_blocks * 512 < exact) {
+		int rc = kvc_l1_object_allocate(object, exact);
+		if (rc < 0)
+			return rc;
+	}
+	adjust_charge(object, memory, exact);
+	object->bytes = (uint64_t)st.st_size;
+	object->mtime_ns = kvc_wall_ns();
+	return 0;
+}
+
+KvcL1Object *
+kvc_l1_object_ref(KvcL1Object *object)
+{
+	__atomic_fetch_add(&object->refs, 1, __ATOMIC_RELAXED);
+	return object;
+}
+
+void
+kvc_l1_object_unref(KvcL1Object *object)
+{
+	if (__atomic_fetch_sub(&object->refs, 1, __ATOMIC_ACQ_REL) != 1)
+		return;
+	Object *o = (Object *)object;
+	g_assert(object->state == KVC_L1_DETACHED || object->state == KVC_L1_RESIDENT);
+	g_assert(object->read_locks == 0);
+	kvc_l1_memory_sample_full(o->memory);
+	close(object->fd);
+	kvc_l1_memory_uncharge(o->memory, object->charged_bytes, 1);
+	if (object->key)
+		kvc_object_key_unref(object->key);
+	g_free(o);
+}
+
+int
+kvc_l1_object_get_fd(const KvcL1Object *object)
+{
+	return object->fd;
+}
+
+uint64_t
+kvc_l1_object_get_bytes(const KvcL1Object *object)
+{
+	struct stat st;
+	if (object->bytes > 0)
+		return object->bytes;
+	return fstat(object->fd, &st) == 0 ? (uint64_t)st.st_size : 0;
+}
+
+uint64_t
+kvc_l1_object_get_reserved_bytes(const KvcL1Object *object)
+{
+	return object->charged_bytes;
+}
+
+bool
+kvc_l1_object_was_memory_full(KvcL1Object *object)
+{
+	KvcL1Memory *memory = ((Object *)object)->memory;
+	kvc_l1_memory_sample_full(memory);
+	return kvc_l1_memory_full_epoch(memory) != object->full_epoch;
+}
+
+int
+kvc_l1_object_map(KvcL1Object *object, bool write, KvcMemoryObj *out)
+{
+	uint64_t bytes = kvc_l1_object_get_bytes(object);
+	*out = (KvcMemoryObj){.bytes = bytes, .mapped_bytes = kvc_l1_page_round(bytes)};
+	if (bytes == 0)
+		return 0;
+	int protection = PROT_READ | (write ? PROT_WRITE : 0);
+	void *data = mmap(NULL, out->mapped_bytes, protection, MAP_SHARED, object->fd, 0);
+	if (data == MAP_FAILED)
+		return -errno;
+	out->data = data;
+	return 0;
+}
+
+void
+kvc_l1_object_unmap(KvcMemoryObj *mapped)
+{
+	if (mapped->data)
+		munmap(mapped->data, mapped->mapped_bytes);
+	*mapped = (KvcMemoryObj){0};
+}
+
+static int64_t
+scan_huge_bytes(int pagemap_fd, const KvcMemoryObj *mapped)
+{
+	struct page_region regions[64];
+	uint64_t start = (uintptr_t)mapped->data, end = start + mapped->mapped_bytes;
+	int64_t huge = 0;
+	while (start < end) {
+		struct pm_scan_arg arg = {
+			.size = sizeof(arg),
+			.start = start,
+			.end = end,
+			.vec = (uintptr_t)regions,
+			.vec_len = G_N_ELEMENTS(regions),
+			.category_mask = KVC_PAGE_IS_HUGE,
+			.return_mask = KVC_PAGE_IS_HUGE,
+		};
+		int n = ioctl(pagemap_fd, KVC_PAGEMAP_SCAN, &arg);
+		if (n < 0)
+			return -1;
+		for (int i = 0; i < n; i++)
+			huge += (int64_t)(regions[i].end - regions[i].start);
+		if (arg.walk_end <= start)
+			break;
+		start = arg.walk_end;
+	}
+	return huge;
+}
+
+int64_t
+kvc_l1_object_measure_huge_bytes(KvcL1Object *object)
+{
+	KvcMemoryObj mapped;
+	if (kvc_l1_object_map(object, false, &mapped) < 0)
+		return -1;
+	if (!mapped.data)
+		return 0;
+	int64_t huge = -1;
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		if (madvise(mapped.data, mapped.mapped_bytes, MADV_POPULATE_READ) == 0)
+			huge = scan_huge_bytes(fd, &mapped);
+		close(fd);
+	}
+	kvc_l1_object_unmap(&mapped);
+	return huge;
+}

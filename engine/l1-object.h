@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef ENGINE_L1_OBJECT_H
+#define ENGINE_L1_OBJECT_H
+
+/* The memory of one L1 object, for the L1Manager only. */
+
+#include "engine/l1-manager.h"
+
+#define KVC_L1_SHARDS 64
+
+/* An empty staging object with RESERVED bytes (charged by the caller) allocated: 0 or -errno. */
+int kvc_l1_object_create(KvcL1Manager *manager,
+			 KvcL1Memory *memory,
+			 uint64_t reserved,
+			 KvcL1Object **out);
+/* Allocates the file's first RESERVED bytes without changing its size: 0 or -errno. */
+int kvc_l1_object_allocate(KvcL1Object *object, uint64_t reserved);
+/*
+ * Takes the size the file has as the object's, frees what was reserved beyond it, fills holes (they are
+ * data now, and reading them must not take memory), and makes the charge exact. 0 or -errno.
+ */
+int kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory);
+/* Bytes of the object that lie on huge pages, or -1 where the kernel cannot tell. */
+int64_t kvc_l1_object_measure_huge_bytes(KvcL1Object *object);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef ENGINE_LOCK_H
+#define ENGINE_LOCK_H
+
+/*
+ * Mutexes that know their rank. A thread takes locks in ascending rank only; debug builds
+ * (KVC_DEBUG_LOCKS) abort on an inversion. No lock is held across a blocking call or a callback,
+ * except the listeners of the L1Manager (invariant 6 of the specification).
+ */
+
+#include <pthread.h>
+#include <stdint.h>
+
+/* The whole lock order of the engine, outermost first. */
+typedef enum {
+	KVC_LOCK_STORAGE_MANAGER = 1, /* adapters' listing state, drain waiters */
+	KVC_LOCK_PREFETCH_HANDLE,     /* one prefetch request */
+	KVC_LOCK_EVICTION_CONTROLLER, /* its wake-up state */
+	KVC_LOCK_L1_SHARD,	      /* one of the 64 tables of L1; listeners run inside */
+	KVC_LOCK_STORE_QUEUE,	      /* messages to the StoreController (from listeners) */
+	KVC_LOCK_PREFETCH_QUEUE,      /* messages to the PrefetchController */
+	KVC_LOCK_DELETER_QUEUE,	      /* work of the deletion threads */
+	KVC_LOCK_INDEX_SCOPES,	      /* the scopes of the key index */
+	KVC_LOCK_INDEX_SCOPE,	      /* the order of the keys of one scope */
+	KVC_LOCK_INDEX_SHARD,	      /* one of the 64 tables of the key index */
+	KVC_LOCK_EVICTION_POLICY,     /* a policy's own */
+	KVC_LOCK_LEAF,		      /* nothing is taken while it is held */
+} KvcLockRank;
+
+typedef struct KvcMutex {
+	pthread_mutex_t mutex;
+	KvcLockRank rank;
+} KvcMutex;
+
+void kvc_mutex_init(KvcMutex *mutex, KvcLockRank rank);
+void kvc_mutex_deinit(KvcMutex *mutex);
+void kvc_mutex_lock(KvcMutex *mutex);
+void kvc_mutex_unlock(KvcMutex *mutex);
+/* Condition variables on CLOCK_MONOTONIC. 0 or ETIMEDOUT; DEADLINE_NS 0: no limit. */
+void kvc_cond_init(pthread_cond_t *cond);
+int kvc_cond_wait_until(pthread_cond_t *cond, KvcMutex *mutex, int64_t deadline_ns);
+
+/* CLOCK_MONOTONIC and CLOCK_REALTIME in nanoseconds. */
+int64_t kvc_now_ns(void);
+int64_t kvc_wall_ns(void);
+
+#define KVC_MSEC_NS INT64_C(1000000)
+#define KVC_SEC_NS INT64_C(1000000000)
+
+#endif

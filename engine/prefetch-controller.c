@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The PrefetchController's thread and its limits.
+ *
+ *	QUEUED -> LOOKUP -> (HELD ->) LOADING -> ANSWERED -> retired
+ *
+ * L1 is probed in the caller's thread. What is not settled by that becomes a message; from then on
+ *the request's state belongs to the thread. A request answers at most once and early where it must
+ *(the deadline, drop, stop), while what adapters still do for it goes on: late lookup results are
+ *unlocked when they come, late loads are admitted for whoever comes next. Only then the request is
+ *retired.
+ */
+
+#include "engine/prefetch-private.h"
+#include "kvcache/io.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <unistd.h>
+
+/* How often a stop that waits for an adapter says so. */
+#define STOP_REPORT_MS 10000
+
+/* ---- Shared by the parts ------------------------------------------------------------------- */
+
+bool
+kvc_prefetch_controller_post(KvcPrefetchController *c, KvcPrefetchRequest *r)
+{
+	kvc_mutex_lock(&c->lock);
+	bool is_open = !c->is_stopped;
+	bool is_first = c->messages.length == 0;
+	if (is_open && !r->has_message) {
+		r->has_message = true;
+		g_queue_push_tail_link(&c->messages, &r->message_link);
+		kvc_prefetch_request_ref(r);
+	}
+	kvc_mutex_unlock(&c->lock);
+	if (is_open && is_first)
+		kvc_eventfd_signal(c->event_fd);
+	return is_open;
+}
+
+void
+kvc_prefetch_unlock_later(KvcPrefetchController *c, size_t adapter, KvcObjectKey *key)
+{
+	g_ptr_array_add(c->unlocks[adapter], kvc_object_key_ref(key));
+}
+
+void
+kvc_prefetch_flush_unlocks(KvcPrefetchController *c)
+{
+	for (size_t a = 0; a < c->context->n_adapters; a++) {
+		GPtrArray *keys = c->unlocks[a];
+		KvcL2Adapter *adapter = c->context->adapters[a].adapter;
+		if (keys->len == 0)
+			continue;
+		adapter->ops->submit_unlock(adapter, (KvcObjectKey *const *)keys->pdata, keys->len);
+		g_ptr_array_set_size(keys, 0);
+	}
+}
+
+void
+kvc_prefetch_give_slot(KvcPrefetchController *c, KvcPrefetchRequest *r, bool has_slot)
+{
+	if (has_slot && !r->has_slot)
+		c->n_slots++;
+	else if (!has_slot && r->has_slot)
+		c->n_slots--;
+	r->has_slot = has_slot;
+}
+
+/* ---- Submission ---------------------------------------------------------------------------- */
+
+static void
+probe_all(KvcPrefetchController *c, KvcPrefetchRequest *r)
+{
+	if (r->flags & (KVC_PREFETCH_LOOKUP_ONLY | KVC_PREFETCH_NO_LOCK)) {
+		for (size_t i = 0; i < r->n; i++)
+			kvc_prefetch_request_probe(r, i);
+		return;
+	}
+	kvc_l1_manager_reserve_read(c->context->l1, r->keys, r->n, 1, r->objects, NULL);
+	for (size_t i = 0; i < r->n; i++)
+		r->cells[i].is_held = r->objects[i] != NULL;
+}
+
+/* How much of the run of RUN keys the request may hold. */
+static size_t
+bound_run(const KvcPrefetchRequest *r, size_t run)
+{
+	uint64_t bytes = 0;
+	size_t i;
+	for (i = 0; i < run && r->objects[i]; i++) {
+		bytes += r->objects[i]->bytes;
+		if (bytes > r->max_locked_bytes)
+			return i;
+	}
+	return run;
+}
+
+static void
+count_hits(KvcPrefetchController *c, const KvcPrefetchRequest *r)
+{
+	uint64_t hits = 0;
+	for (size_t i = 0; i < r->n; i++)
+		hits += r->cells[i].is_held;
+	kvc_stats_add(c->context->stats, hits_l1, hits);
+	kvc_stats_add(c->context->stats, misses, r->n - hits);
+}
+
+/* No L2 request is needed, or none is possible: the handle never meets the controller thread. */
+static void
+answer_at_once(KvcPrefetchController *c, KvcPrefetchRequest *r, size_t run)
+{
+	size_t end = bound_run(r, run);
+	count_hits(c, r);
+	r->handle.request_id = -1;
+	r->found = (ssize_t)run;
+	r->result = (ssize_t)end;
+	r->is_retired = true;
+	kvc_prefetch_request_release_objects(r, end);
+	kvc_stats_add(c->context->stats, prefetches_completed, 1);
+}
+
+KvcPrefetchHandle *
+kvc_prefetch_controller_submit(KvcPrefetchController *c, const KvcPrefetchParams *params)
+{
+	KvcPrefetchRequest *r = kvc_prefetch_request_new(c, params);
+	kvc_stats_add(c->context->stats, prefetches, 1);
+	probe_all(c, r);
+	size_t run = kvc_prefetch_request_leading_held(r);
+	r->handle.l1_prefix_hit_count = run;
+	r->handle.request_id = __atomic_fetch_add(&c->last_request_id, 1, __ATOMIC_RELAXED);
+	if (run == r->n || c->context->n_adapters == 0) {
+		answer_at_once(c, r, run);
+		return &r->handle;
+	}
+	__atomic_fetch_add(&c->n_active, 1, __ATOMIC_RELAXED);
+	if (!kvc_prefetch_controller_post(c, r)) {
+		__atomic_fetch_sub(&c->n_active, 1, __ATOMIC_RELEASE);
+		answer_at_once(c, r, run);
+	}
+	return &r->handle;
+}
+
+size_t
+kvc_prefetch_controller_active(KvcPrefetchController *c)
+{
+	return (size_t)__atomic_load_n(&c->n_active, __ATOMIC_ACQUIRE);
+}
+
+/* ---- Messages ------------------------------------------------------------------------------ */
+
+static void
+wait_for_slot(KvcPrefetchController *c, KvcPrefetchRequest *r)
+{
+	r->queue = &c->pending;
+	if (r->flags & KVC_PREFETCH_URGENT)
+		g_queue_push_head_link(&c->pending, &r->queue_link);
+	else
+		g_queue_push_tail_link(&c->pending, &r->queue_link);
+}
+
+static void
+get_to_know(KvcPrefetchController *c, KvcPrefetchRequest *r)
+{
+	r->is_known = true;
+	kvc_prefetch_request_ref(r);
+	g_queue_push_tail_link(&c->requests, &r->link);
+	if (r->deadline_ns && (c->next_deadline_ns == 0 || r->deadline_ns < c->next_deadline_ns))
+		c->next_deadline_ns = r->deadline_ns;
+	wait_for_slot(c, r);
+}
+
+static void
+drop(KvcPrefetchController *c, KvcPrefetchRequest *r)
+{
+	r->is_dropped = true;
+	if (r->phase != KVC_REQUEST_ANSWERED) {
+		kvc_stats_add(c->context->stats, prefetches_cancelled, 1);
+		kvc_prefetch_request_answer(r, 0);
+	}
+	kvc_prefetch_request_finish_drop(r);
+}
+
+/* What is loading goes on; a lookup ends first, its plan then sees the wish. */
+static void
+cancel(KvcPrefetchRequest *r)
+{
+	if (r->phase == KVC_REQUEST_QUEUED || r->phase == KVC_REQUEST_HELD) {
+		kvc_prefetch_request_answer(r, r->n);
+	} else if (r->phase == KVC_REQUEST_LOADING) {
+		size_t end = r->cursor;
+		while (end < r->end && r->cells[end].is_held)
+			end++;
+		kvc_prefetch_request_cut(r, end);
+	}
+}
+
+static void
+handle_message(KvcPrefetchController *c, KvcPrefetchRequest *r)
+{
+	if (!r->is_known)
+		get_to_know(c, r);
+	kvc_mutex_lock(&r->lock);
+	bool wants_drop = r->wants_drop;
+	bool wants_cancel = r->wants_cancel;
+	bool wants_start = r->wants_start;
+	bool is_retired = r->is_retired;
+	kvc_mutex_unlock(&r->lock);
+	if (is_retired)
+		return;
+	if (wants_drop && !r->is_dropped)
+		drop(c, r);
+	else if (wants_cancel)
+		cancel(r);
+	else if (wants_start && r->phase == KVC_REQUEST_HELD && !r->queue)
+		wait_for_slot(c, r);
+}
+
+static void
+handle_messages(KvcPrefetchController *c)
+{
+	kvc_mutex_lock(&c->lock);
+	c->is_halting = c->is_stopping;
+	GList *link;
+	while ((link = g_queue_pop_head_link(&c->messages))) {
+		KvcPrefetchRequest *r = link->data;
+		r->has_message = false;
+		kvc_mutex_unlock(&c->lock);
+		handle_message(c, r);
+		kvc_prefetch_request_unref(r);
+		kvc_mutex_lock(&c->lock);
+	}
+	kvc_mutex_unlock(&c->lock);
+}
+
+/* ---- The thread ---------------------------------------------------------------------------- */
+
+/* Draining requests keep their slot: a dead adapter must not gather lookups without end. */
+static void
+pump_pending(KvcPrefetchController *c)
+{
+	KvcPrefetchRequest *r;
+	while ((r = g_queue_peek_head(&c->pending))) {
+		bool is_urgent = r->flags & KVC_PREFETCH_URGENT;
+		if (!is_urgent && c->n_slots >= c->max_in_flight)
+			break;
+		g_queue_unlink(&c->pending, &r->queue_link);
+		r->queue = NULL;
+		kvc_prefetch_give_slot(c, r, !is_urgent);
+		if (r->phase == KVC_REQUEST_QUEUED)
+			kvc_prefetch_lookup_begin(r);
+		else
+			kvc_prefetch_load_enqueue(r);
+	}
+}
+
+static void
+expire(KvcPrefetchController *c, KvcPrefetchRequest *r)
+{
+	kvc_stats_add(c->context->stats, prefetches_timed_out, 1);
+	if (r->phase == KVC_REQUEST_QUEUED || r->phase == KVC_REQUEST_LOOKUP)
+		kvc_stats_add(c->context->stats, lookups_timed_out, 1);
+	kvc_prefetch_request_answer(r, r->n);
+}
+
+static void
+expire_all(KvcPrefetchController *c)
+{
+	int64_t now = kvc_now_ns();
+	if (c->next_deadline_ns == 0 || now < c->next_deadline_ns)
+		return;
+	int64_t first = INT64_MAX;
+	GList *next;
+	for (GList *link = c->requests.head; link; link = next) {
+		KvcPrefetchRequest *r = link->data;
+		next = link->next;
+		if (r->deadline_ns == 0 || r->phase == KVC_REQUEST_ANSWERED)
+			continue;
+		if (r->deadline_ns <= now)
+			expire(c, r);
+		else
+			first = MIN(first, r->deadline_ns);
+	}
+	c->next_deadline_ns = first == INT64_MAX ? 0 : first;
+}
+
+static void
+answer_all(KvcPrefetchController *c)
+{
+	GList *next;
+	for (GList *link = c->requests.head; link; link = next) {
+		KvcPrefetchRequest *r = link->data;
+		next = link->next;
+		if (r->phase != KVC_REQUEST_ANSWERED)
+			kvc_prefetch_request_answer(r, 0);
+	}
+}
+
+/* True: nothing is in flight, and nobody can submit any more. */
+static bool
+is_stopped(KvcPrefetchController *c)
+{
+	if (!c->is_halting || c->requests.length > 0 || g_hash_table_size(c->loads) > 0)
+		return false;
+	kvc_mutex_lock(&c->lock);
+	c->is_stopped = c->messages.length == 0;
+	kvc_mutex_unlock(&c->lock);
+	return c->is_stopped;
+}
+
+static int
+poll_timeout_ms(KvcPrefetchController *c)
+{
+	if (c->is_refused)
+		return 0;
+	if (c->is_halting)
+		return STOP_REPORT_MS;
+	if (c->next_deadline_ns == 0)
+		return -1;
+	int64_t ms = (c->next_deadline_ns - kvc_now_ns() + KVC_MSEC_NS - 1) / KVC_MSEC_NS;
+	return (int)CLAMP(ms, 0, 60000);
+}
+
+static void
+wait_for_events(KvcPrefetchController *c, struct pollfd *fds)
+{
+	size_t n = c->context->n_adapters;
+	bool ask_all = c->is_refused;
+	int rc = poll(fds, 2 * n + 1, poll_timeout_ms(c));
+	c->is_refused = false;
+	if (rc == 0 && c->is_halting && !ask_all)
+		g_warning("stop: waiting for %u lookups and %u loads in flight", c->requests.length,
+			  c->n_loads_in_flight);
+	for (size_t f = 0; f < 2 * n + 1; f++)
+		if (rc > 0 && fds[f].revents)
+			kvc_eventfd_drain(fds[f].fd);
+		else
+			fds[f].revents = 0;
+	for (size_t a = 0; a < n; a++) {
+		if (fds[2 * a].revents || ask_all)
+			kvc_prefetch_lookup_drain(c, a);
+		if (fds[2 * a + 1].revents || ask_all)
+			kvc_prefetch_load_drain(c, a);
+	}
+}
+
+static void *
+prefetch_thread(void *data)
+{
+	KvcPrefetchController *c = data;
+	size_t n = c->context->n_adapters;
+	struct pollfd fds[2 * KVC_MAX_ADAPTERS + 1];
+	for (size_t a = 0; a < n; a++) {
+		KvcL2Adapter *adapter = c->context->adapters[a].adapter;
+		int lookup_fd = adapter->ops->get_lookup_and_lock_event_fd(adapter);
+		int load_fd = adapter->ops->get_load_event_fd(adapter);
+		fds[2 * a] = (struct pollfd){lookup_fd, POLLIN, 0};
+		fds[2 * a + 1] = (struct pollfd){load_fd, POLLIN, 0};
+	}
+	fds[2 * n] = (struct pollfd){c->event_fd, POLLIN, 0};
+	for (;;) {
+		handle_messages(c);
+		if (c->is_halting) {
+			answer_all(c);
+			if (is_stopped(c))
+				break;
+		} else {
+			expire_all(c);
+			pump_pending(c);
+			kvc_prefetch_load_pump(c);
+		}
+		wait_for_events(c, fds);
+	}
+	return NULL;
+}
+
+/* ---- Lifetime ------------------------------------------------------------------------------ */
+
+/* Invariant 1: what is signalled on a shared fd would be taken for something else. */
+static bool
+check_event_fds(const KvcControllerContext *context, GError **error)
+{
+	g_autoptr(GHashTable) seen = g_hash_table_new(NULL, NULL);
+	for (size_t a = 0; a < context->n_adapters; a++) {
+		KvcL2Adapter *adapter = context->adapters[a].adapter;
+		int fds[] = {
+			adapter->ops->get_store_event_fd(adapter),
+			adapter->ops->get_lookup_and_lock_event_fd(adapter),
+			adapter->ops->get_load_event_fd(adapter),
+		};
+		for (size_t i = 0; i < G_N_ELEMENTS(fds); i++) {
+			if (g_hash_table_add(seen, GINT_TO_POINTER(fds[i])))
+				continue;
+			g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
+				    "L2 adapter #%zu uses event fd %d for two purposes", a + 1,
+				    fds[i]);
+			return false;
+		}
+	}
+	return true;
+}
+
+KvcPrefetchController *
+kvc_prefetch_controller_new(const KvcControllerContext *context,
+			    const KvcPrefetchPolicy *policy,
+			    unsigned max_in_flight,
+			    GError **error)
+{
+	g_assert(context->n_adapters <= KVC_MAX_ADAPTERS);
+	if (!check_event_fds(context, error))
+		return NULL;
+	int fd = kvc_eventfd_new();
+	if (fd < 0) {
+		g_set_error(error, KVC_OPTIONS_ERROR, -fd,
+			    "PrefetchController: cannot create an eventfd: %s", g_strerror(-fd));
+		return NULL;
+	}
+	KvcPrefetchController *c = g_new0(KvcPrefetchController, 1);
+	c->context = context;
+	c->policy = policy;
+	c->max_in_flight = MAX(max_in_flight, 1);
+	c->max_bytes_in_flight = MIN(KVC_PREFETCH_BYTES_IN_FLIGHT, context->l1_capacity_bytes / 4);
+	c->event_fd = fd;
+	kvc_mutex_init(&c->lock, KVC_LOCK_PREFETCH_QUEUE);
+	c->loads = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
+	c->load_result = kvc_bitmap_new(1);
+	for (size_t a = 0; a < context->n_adapters; a++)
+		c->unlocks[a] =
+			g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+	return c;
+}
+
+void
+kvc_prefetch_controller_start(KvcPrefetchController *c)
+{
+	c->is_running = pthread_create(&c->thread, NULL, prefetch_thread, c) == 0;
+	g_assert(c->is_running);
+	pthread_setname_np(c->thread, "kvc-prefetch");
+}
+
+void
+kvc_prefetch_controller_stop(KvcPrefetchController *c)
+{
+	kvc_mutex_lock(&c->lock);
+	bool was_stopping = c->is_stopping;
+	c->is_stopping = true;
+	kvc_mutex_unlock(&c->lock);
+	if (was_stopping)
+		return;
+	kvc_eventfd_signal(c->event_fd);
+	if (c->is_running)
+		pthread_join(c->thread, NULL);
+	else
+		prefetch_thread(c); /* never started: answers what was submitted */
+}
+
+void
+kvc_prefetch_controller_free(KvcPrefetchController *c)
+{
+	kvc_prefetch_controller_stop(c);
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		g_ptr_array_unref(c->unlocks[a]);
+	g_hash_table_unref(c->loads);
+	kvc_bitmap_free(c->load_result);
+	kvc_mutex_deinit(&c->lock);
+	close(c->event_fd);
+	g_free(c);
+}

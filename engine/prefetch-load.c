@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Loads: one task a key, in the order of the chain, so that the first chunk is readable as soon as
+ * it has arrived. A load belongs to nobody: requests wait for it, and may leave it; it is admitted
+ * to L1 with one read lock for each waiter that is left, in one step (invariant 8). The L2 locks of
+ * its waiters become the load's and go back after that (the specification's phase 2 unlock): as
+ * long as they are held, no deletion of the key can be confirmed, so a key that the index does not
+ * name any more when its load ends has been deleted, and is not admitted.
+ */
+
+#include "engine/prefetch-private.h"
+
+static void
+return_locks(KvcPrefetchController *c, KvcPrefetchLoad *load, size_t adapter)
+{
+	for (; load->locks[adapter] > 0; load->locks[adapter]--)
+		kvc_prefetch_unlock_later(c, adapter, load->key);
+}
+
+/* ---- Waiters ------------------------------------------------------------------------------- */
+
+static void
+attach(KvcPrefetchRequest *r, size_t i, KvcPrefetchLoad *load)
+{
+	KvcPrefetchCell *cell = &r->cells[i];
+	KvcPrefetchWaiter waiter = {r, i};
+	if (load->object && load->waiters->len == 0)
+		__atomic_fetch_sub(&r->controller->n_active, 1, __ATOMIC_RELEASE);
+	g_array_append_val(load->waiters, waiter);
+	cell->load = load;
+	r->n_loading++;
+	for (uint32_t bits = cell->locked; bits; bits &= bits - 1)
+		load->locks[__builtin_ctz(bits)]++;
+	cell->locked = 0;
+}
+
+void
+kvc_prefetch_load_detach(KvcPrefetchRequest *r, size_t i)
+{
+	KvcPrefetchLoad *load = g_steal_pointer(&r->cells[i].load);
+	r->n_loading--;
+	for (guint w = 0; w < load->waiters->len; w++) {
+		const KvcPrefetchWaiter *waiter =
+			&g_array_index(load->waiters, KvcPrefetchWaiter, w);
+		if (waiter->request != r || waiter->i != i)
+			continue;
+		g_array_remove_index_fast(load->waiters, w);
+		if (load->waiters->len == 0)
+			__atomic_fetch_add(&r->controller->n_active, 1, __ATOMIC_RELAXED);
+		return;
+	}
+	g_assert_not_reached();
+}
+
+/* ---- The end of a load --------------------------------------------------------------------- */
+
+static void
+arrive(KvcPrefetchRequest *r, size_t i, KvcL1Object *locked)
+{
+	r->cells[i].is_held = true;
+	if (r->flags & KVC_PREFETCH_NO_LOCK)
+		return;
+	kvc_mutex_lock(&r->lock);
+	r->objects[i] = locked;
+	kvc_mutex_unlock(&r->lock);
+}
+
+static void
+answer_if_done(KvcPrefetchRequest *r)
+{
+	if (r->phase == KVC_REQUEST_LOADING && !r->queue && r->n_loading == 0)
+		kvc_prefetch_request_answer(r, r->n);
+}
+
+/*
+ * Tells the waiters and frees LOAD. A request may wait for it twice, and an answer may free a
+ * request: hence all are taken out first, then told, and answered last.
+ */
+static void
+end_load(KvcPrefetchController *c, KvcPrefetchLoad *load, bool is_good, KvcL1Object *locked)
+{
+	g_autoptr(GArray) waiters = g_steal_pointer(&load->waiters);
+	KvcPrefetchWaiter *w = (KvcPrefetchWaiter *)(void *)waiters->data;
+	g_hash_table_remove(c->loads, load->key);
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		return_locks(c, load, a);
+	kvc_prefetch_flush_unlocks(c);
+	for (guint k = 0; k < waiters->len; k++) {
+		kvc_prefetch_request_ref(w[k].request);
+		w[k].request->cells[w[k].i].load = NULL;
+		w[k].request->n_loading--;
+	}
+	for (guint k = 0; k < waiters->len; k++) {
+		if (is_good)
+			arrive(w[k].request, w[k].i, locked);
+		else
+			kvc_prefetch_request_cut(w[k].request, w[k].i);
+	}
+	for (guint k = 0; k < waiters->len; k++) {
+		answer_if_done(w[k].request);
+		kvc_prefetch_request_unref(w[k].request);
+	}
+	kvc_object_key_unref(load->key);
+	g_free(load);
+}
+
+static bool
+is_in_index(KvcPrefetchController *c, const KvcPrefetchLoad *load)
+{
+	KvcObjectInfo info;
+	return kvc_key_index_get(c->context->index, load->key, &info) == 0 &&
+	       (info.tiers & (1u << load->adapter));
+}
+
+static unsigned
+count_lockers(const KvcPrefetchLoad *load)
+{
+	unsigned n = 0;
+	for (guint w = 0; w < load->waiters->len; w++) {
+		const KvcPrefetchWaiter *waiter =
+			&g_array_index(load->waiters, KvcPrefetchWaiter, w);
+		n += !(waiter->request->flags & KVC_PREFETCH_NO_LOCK);
+	}
+	return n;
+}
+
+/*
+ * Makes the loaded object resident. A deletion hides the key in the index first and looks into L1
+ * then, we look the other way round: one of the two sees the other.
+ */
+static bool
+admit(KvcPrefetchController *c, KvcPrefetchLoad *load, KvcL1Object **locked)
+{
+	KvcL1Manager *l1 = c->context->l1;
+	unsigned n = count_lockers(load);
+	if (kvc_l1_manager_finish_write_and_reserve_read(l1, load->object, n, locked) !=
+	    KVC_L1_SUCCESS)
+		return false;
+	if (is_in_index(c, load))
+		return true;
+	if (n > 0)
+		kvc_l1_manager_finish_read(l1, *locked, n);
+	kvc_l1_manager_delete(l1, load->key, false);
+	return false;
+}
+
+/* ---- Submission ---------------------------------------------------------------------------- */
+
+static bool
+prepare_object(KvcPrefetchController *c, KvcPrefetchLoad *load, uint64_t bytes)
+{
+	KvcL1Manager *l1 = c->context->l1;
+	KvcL1Object *object;
+	if (kvc_l1_manager_reserve_write(l1, load->key, bytes, !c->policy->retain, &object, NULL) !=
+	    KVC_L1_SUCCESS)
+		return false;
+	if (kvc_l1_object_set_size(object, bytes) < 0 ||
+	    kvc_l1_object_map(object, true, &load->memory) < 0) {
+		kvc_l1_manager_abort_write(l1, object);
+		return false;
+	}
+	load->object = object;
+	return true;
+}
+
+/* False: no memory. */
+static bool
+submit_load(KvcPrefetchController *c, KvcPrefetchLoad *load, size_t adapter, uint64_t bytes)
+{
+	KvcL2Adapter *l2 = c->context->adapters[adapter].adapter;
+	if (!prepare_object(c, load, bytes)) {
+		kvc_stats_add(c->context->stats, loads_failed_no_memory, 1);
+		return false;
+	}
+	load->adapter = adapter;
+	load->tried |= 1u << adapter;
+	c->n_loads_in_flight++;
+	c->bytes_in_flight += load->memory.bytes;
+	g_queue_push_tail_link(&c->loads_in_flight[adapter], &load->link);
+	kvc_stats_add(c->context->stats, loads, 1);
+	load->task_id = l2->ops->submit_load_task(l2, &load->key, &load->memory, 1);
+	if (load->task_id == 0)
+		c->is_refused = true;
+	return true;
+}
+
+/* Another adapter that has the key of LOAD, as one of its waiters was told. */
+static bool
+find_other_adapter(const KvcPrefetchLoad *load, size_t *adapter, uint64_t *bytes)
+{
+	for (guint w = 0; w < load->waiters->len; w++) {
+		const KvcPrefetchWaiter *waiter =
+			&g_array_index(load->waiters, KvcPrefetchWaiter, w);
+		const KvcPrefetchRequest *r = waiter->request;
+		uint32_t left = r->cells[waiter->i].found & ~load->tried;
+		if (left == 0)
+			continue;
+		*adapter = (size_t)__builtin_ctz(left);
+		*bytes = kvc_prefetch_request_bytes(r, waiter->i, *adapter);
+		return true;
+	}
+	return false;
+}
+
+static void
+finish_load(KvcPrefetchController *c, KvcPrefetchLoad *load, bool is_loaded)
+{
+	KvcStats *stats = c->context->stats;
+	uint64_t bytes = load->memory.bytes;
+	KvcL1Object *locked = NULL;
+	bool is_orphan = load->waiters->len == 0;
+	g_queue_unlink(&c->loads_in_flight[load->adapter], &load->link);
+	c->n_loads_in_flight--;
+	c->bytes_in_flight -= bytes;
+	kvc_l1_object_unmap(&load->memory);
+	bool is_good = false;
+	if (is_loaded && is_in_index(c, load))
+		is_good = admit(c, load, &locked);
+	else
+		kvc_l1_manager_abort_write(c->context->l1, load->object);
+	load->object = NULL;
+	if (is_orphan)
+		__atomic_fetch_sub(&c->n_active, 1, __ATOMIC_RELEASE);
+	if (is_good) {
+		kvc_stats_add(stats, loads_completed, 1);
+		kvc_stats_add(stats, load_bytes, bytes);
+	} else {
+		kvc_stats_add(stats, loads_failed_missing, 1);
+	}
+	if (!is_loaded) {
+		kvc_key_index_remove(c->context->index, load->key, 1u << load->adapter);
+		return_locks(c, load, load->adapter);
+		size_t other;
+		if (find_other_adapter(load, &other, &bytes) && submit_load(c, load, other, bytes))
+			return;
+	}
+	end_load(c, load, is_good, locked);
+}
+
+static void
+join(KvcPrefetchRequest *r, size_t i, KvcPrefetchLoad *load)
+{
+	kvc_stats_add(r->controller->context->stats, loads_joined, 1);
+	attach(r, i, load);
+}
+
+static bool
+is_over_limit(const KvcPrefetchController *c, uint64_t bytes)
+{
+	return c->n_loads_in_flight >= KVC_PREFETCH_LOADS_IN_FLIGHT ||
+	       (c->n_loads_in_flight > 0 && c->bytes_in_flight + bytes > c->max_bytes_in_flight);
+}
+
+/* Begins the load of key I, which may be there or on its way by now; false: the limits forbid it.
+ */
+static bool
+begin_load(KvcPrefetchRequest *r, size_t i)
+{
+	KvcPrefetchController *c = r->controller;
+	if (kvc_prefetch_request_probe(r, i)) {
+		kvc_prefetch_request_return_l2_lock(r, i, UINT32_MAX);
+		return true;
+	}
+	KvcPrefetchLoad *load = g_hash_table_lookup(c->loads, r->keys[i]);
+	if (load) {
+		join(r, i, load);
+		return true;
+	}
+	size_t source = (size_t)r->cells[i].source;
+	uint64_t bytes = kvc_prefetch_request_bytes(r, i, source);
+	if (is_over_limit(c, bytes))
+		return false;
+	load = g_new0(KvcPrefetchLoad, 1);
+	load->key = kvc_object_key_ref(r->keys[i]);
+	load->waiters = g_array_new(FALSE, FALSE, sizeof(KvcPrefetchWaiter));
+	load->link.data = load;
+	g_hash_table_insert(c->loads, load->key, load);
+	attach(r, i, load);
+	if (!submit_load(c, load, source, bytes))
+		end_load(c, load, false, NULL);
+	return true;
+}
+
+void
+kvc_prefetch_load_enqueue(KvcPrefetchRequest *r)
+{
+	KvcPrefetchController *c = r->controller;
+	r->phase = KVC_REQUEST_LOADING;
+	r->queue = &c->loading[r->flags & KVC_PREFETCH_URGENT ? 0 : 1];
+	g_queue_push_tail_link(r->queue, &r->queue_link);
+}
+
+void
+kvc_prefetch_load_pump(KvcPrefetchController *c)
+{
+	for (;;) {
+		GQueue *queue = &c->loading[c->loading[0].length > 0 ? 0 : 1];
+		KvcPrefetchRequest *r = g_queue_peek_head(queue);
+		if (!r)
+			break;
+		while (r->cursor < r->end && r->cells[r->cursor].is_held)
+			r->cursor++;
+		if (r->cursor >= r->end) {
+			g_queue_unlink(queue, &r->queue_link);
+			r->queue = NULL;
+			answer_if_done(r);
+			continue;
+		}
+		size_t i = r->cursor++;
+		if (!begin_load(r, i)) {
+			r->cursor = i;
+			break;
+		}
+	}
+	kvc_prefetch_flush_unlocks(c);
+}
+
+void
+kvc_prefetch_load_drain(KvcPrefetchController *c, size_t adapter)
+{
+	KvcL2Adapter *l2 = c->context->adapters[adapter].adapter;
+	GList *next;
+	for (GList *link = c->loads_in_flight[adapter].head; link; link = next) {
+		KvcPrefetchLoad *load = link->data;
+		next = link->next;
+		kvc_bitmap_clear_all(c->load_result);
+		int rc = l2->ops->query_load_result(l2, load->task_id, c->load_result);
+		/* An adapter that does not know its own task has loaded nothing. */
+		if (rc != 0)
+			finish_load(c, load, rc == 1 && kvc_bitmap_test(c->load_result, 0));
+	}
+	kvc_prefetch_flush_unlocks(c);
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The lookup phase: every adapter is asked for the keys that L1 does not have, the index learns
+ * what they answer, and when all have answered the plan is made over L1 and L2 together (difference
+ * 1). What is locked outside of the plan goes back at once (the specification's phase 1 unlock).
+ */
+
+#include "engine/prefetch-private.h"
+
+/* ---- Submission ---------------------------------------------------------------------------- */
+
+static uint16_t
+known_adapters(KvcPrefetchController *c, KvcObjectKey *key)
+{
+	KvcObjectInfo info;
+	if (kvc_key_index_get(c->context->index, key, &info) < 0)
+		return 0;
+	return (uint16_t)info.tiers;
+}
+
+static void
+collect_keys(KvcPrefetchRequest *r)
+{
+	r->lookup_keys = g_new(KvcObjectKey *, r->n);
+	r->lookup_cells = g_new(uint32_t, r->n);
+	for (size_t i = 0; i < r->n; i++) {
+		if (r->cells[i].is_held)
+			continue;
+		r->cells[i].position = (uint32_t)r->n_lookup_keys;
+		r->cells[i].known = known_adapters(r->controller, r->keys[i]);
+		r->lookup_cells[r->n_lookup_keys] = (uint32_t)i;
+		r->lookup_keys[r->n_lookup_keys++] = r->keys[i];
+	}
+}
+
+void
+kvc_prefetch_lookup_begin(KvcPrefetchRequest *r)
+{
+	KvcPrefetchController *c = r->controller;
+	size_t n_adapters = c->context->n_adapters;
+	r->phase = KVC_REQUEST_LOOKUP;
+	collect_keys(r);
+	r->lookups = g_new0(KvcPrefetchLookup, n_adapters);
+	for (size_t a = 0; a < n_adapters; a++) {
+		KvcL2Adapter *adapter = c->context->adapters[a].adapter;
+		KvcPrefetchLookup *lookup = &r->lookups[a];
+		lookup->found = kvc_bitmap_new(r->n_lookup_keys);
+		lookup->info = g_new0(KvcL2ObjectInfo, r->n_lookup_keys);
+		lookup->link.data = r;
+		lookup->is_pending = true;
+		r->n_lookups_pending++;
+		g_queue_push_tail_link(&c->lookups[a], &lookup->link);
+		lookup->task_id = adapter->ops->submit_lookup_and_lock_task(adapter, r->lookup_keys,
+									    r->n_lookup_keys);
+		if (lookup->task_id == 0)
+			c->is_refused = true;
+	}
+	kvc_stats_add(c->context->stats, lookups, n_adapters);
+	kvc_stats_add(c->context->stats, lookup_keys, n_adapters * r->n_lookup_keys);
+}
+
+/* ---- Plan ---------------------------------------------------------------------------------- */
+
+/* The policy's plan; of adapters that claim one key the first has it. */
+static void
+select_sources(KvcPrefetchRequest *r)
+{
+	const KvcControllerContext *context = r->controller->context;
+	const KvcBitmap *found[KVC_MAX_ADAPTERS];
+	KvcBitmap *plan[KVC_MAX_ADAPTERS];
+	for (size_t a = 0; a < context->n_adapters; a++) {
+		found[a] = r->lookups[a].found;
+		plan[a] = kvc_bitmap_new(r->n_lookup_keys);
+	}
+	r->controller->policy->select_load_plan(r->lookup_keys, r->n_lookup_keys, found,
+						context->descriptors, context->n_adapters, plan);
+	for (size_t a = 0; a < context->n_adapters; a++) {
+		size_t j = kvc_bitmap_next(plan[a], 0);
+		for (; j < r->n_lookup_keys; j = kvc_bitmap_next(plan[a], j + 1)) {
+			KvcPrefetchCell *cell = &r->cells[r->lookup_cells[j]];
+			if (cell->source < 0 && (cell->found & (1u << a)))
+				cell->source = (int8_t)a;
+		}
+		kvc_bitmap_free(plan[a]);
+	}
+}
+
+bool
+kvc_prefetch_request_probe(KvcPrefetchRequest *r, size_t i)
+{
+	const KvcControllerContext *context = r->controller->context;
+	if (r->flags & (KVC_PREFETCH_LOOKUP_ONLY | KVC_PREFETCH_NO_LOCK)) {
+		KvcObjectInfo info;
+		r->cells[i].is_held = kvc_key_index_get(context->index, r->keys[i], &info) == 0 &&
+				      (info.tiers & KVC_TIER_L1);
+		return r->cells[i].is_held;
+	}
+	KvcL1Object *object;
+	if (kvc_l1_manager_reserve_read(context->l1, &r->keys[i], 1, 1, &object, NULL) == 0)
+		return false;
+	kvc_mutex_lock(&r->lock);
+	r->objects[i] = object;
+	kvc_mutex_unlock(&r->lock);
+	r->cells[i].is_held = true;
+	return true;
+}
+
+/* Keys of the unbroken run that exist anywhere; what became resident since the submit is noticed.
+ */
+static size_t
+count_found(KvcPrefetchRequest *r)
+{
+	size_t i = 0;
+	while (i < r->n &&
+	       (r->cells[i].is_held || r->cells[i].found || kvc_prefetch_request_probe(r, i)))
+		i++;
+	return i;
+}
+
+static void
+count_stats(KvcPrefetchRequest *r)
+{
+	uint64_t hits_l1 = 0, hits_l2 = 0, misses = 0;
+	for (size_t i = 0; i < r->n; i++) {
+		hits_l1 += r->cells[i].is_held;
+		hits_l2 += !r->cells[i].is_held && r->cells[i].found;
+		misses += !r->cells[i].is_held && !r->cells[i].found;
+	}
+	kvc_stats_add(r->controller->context->stats, hits_l1, hits_l1);
+	kvc_stats_add(r->controller->context->stats, hits_l2, hits_l2);
+	kvc_stats_add(r->controller->context->stats, misses, misses);
+}
+
+uint64_t
+kvc_prefetch_request_bytes(const KvcPrefetchRequest *r, size_t i, size_t adapter)
+{
+	return r->lookups[adapter].info[r->cells[i].position].bytes;
+}
+
+/* Where the plan ends: at what was not found or not planned, or would exceed the bound. */
+static size_t
+find_end(KvcPrefetchRequest *r, size_t found)
+{
+	uint64_t bytes = 0;
+	size_t i;
+	kvc_mutex_lock(&r->lock);
+	for (i = 0; i < found; i++) {
+		const KvcPrefetchCell *cell = &r->cells[i];
+		if (cell->is_held)
+			bytes += r->objects[i] ? r->objects[i]->bytes : 0;
+		else if (cell->source >= 0)
+			bytes += kvc_prefetch_request_bytes(r, i, (size_t)cell->source);
+		else
+			break;
+		if (bytes > r->max_locked_bytes)
+			break;
+	}
+	kvc_mutex_unlock(&r->lock);
+	return i;
+}
+
+/* What follows the plan: the answer, the wait for start(), or the loads. */
+static void
+proceed(KvcPrefetchRequest *r)
+{
+	kvc_mutex_lock(&r->lock);
+	bool is_cancelled = r->wants_cancel;
+	bool is_held = (r->flags & KVC_PREFETCH_HOLD) && !r->wants_start;
+	kvc_mutex_unlock(&r->lock);
+	if (is_cancelled || kvc_prefetch_request_leading_held(r) == r->end) {
+		kvc_prefetch_request_answer(r, r->n);
+	} else if (is_held) {
+		r->phase = KVC_REQUEST_HELD;
+		kvc_prefetch_give_slot(r->controller, r, false);
+	} else {
+		kvc_prefetch_load_enqueue(r);
+	}
+}
+
+static void
+plan(KvcPrefetchRequest *r)
+{
+	bool is_lookup_only = r->flags & KVC_PREFETCH_LOOKUP_ONLY;
+	if (!is_lookup_only)
+		select_sources(r);
+	size_t found = count_found(r);
+	count_stats(r);
+	if (is_lookup_only) {
+		kvc_prefetch_request_cut(r, 0);
+		kvc_prefetch_request_publish_found(r, found);
+		kvc_prefetch_request_answer(r, r->n);
+		return;
+	}
+	size_t end = find_end(r, found);
+	for (size_t i = 0; i < end; i++) {
+		int source = r->cells[i].is_held ? -1 : r->cells[i].source;
+		kvc_prefetch_request_return_l2_lock(r, i,
+						    source < 0 ? UINT32_MAX : ~(1u << source));
+	}
+	kvc_prefetch_request_cut(r, end);
+	kvc_prefetch_request_publish_found(r, found);
+	proceed(r);
+}
+
+/* ---- Results ------------------------------------------------------------------------------- */
+
+/* Tells the index; false: the key is being deleted from this adapter. */
+static bool
+note_found(KvcPrefetchController *c, KvcObjectKey *key, uint32_t tier, const KvcL2ObjectInfo *found)
+{
+	KvcObjectInfo info;
+	KvcKeyIndex *index = c->context->index;
+	if (kvc_key_index_get(index, key, &info) == 0 && (info.tiers & tier) &&
+	    info.bytes == found->bytes)
+		return true;
+	kvc_key_index_add(index, key, tier, found->bytes, found->mtime_ns);
+	return kvc_key_index_get(index, key, &info) == 0 && (info.tiers & tier);
+}
+
+static void
+merge_result(KvcPrefetchRequest *r, size_t adapter)
+{
+	KvcPrefetchController *c = r->controller;
+	KvcPrefetchLookup *lookup = &r->lookups[adapter];
+	uint16_t bit = (uint16_t)(1u << adapter);
+	for (size_t j = 0; j < r->n_lookup_keys; j++) {
+		KvcPrefetchCell *cell = &r->cells[r->lookup_cells[j]];
+		KvcObjectKey *key = r->lookup_keys[j];
+		if (!kvc_bitmap_test(lookup->found, j)) {
+			/* Only what was known before: a store may have ended meanwhile. */
+			if (cell->known & bit)
+				kvc_key_index_remove(c->context->index, key, bit);
+			continue;
+		}
+		bool exists = note_found(c, key, bit, &lookup->info[j]);
+		if (!exists)
+			kvc_bitmap_clear(lookup->found, j);
+		if (!exists || r->phase != KVC_REQUEST_LOOKUP) {
+			kvc_prefetch_unlock_later(c, adapter, key);
+			continue;
+		}
+		cell->found |= bit;
+		cell->locked |= bit;
+	}
+}
+
+static void
+finish_lookup(KvcPrefetchRequest *r, size_t adapter, bool has_result)
+{
+	KvcPrefetchLookup *lookup = &r->lookups[adapter];
+	g_queue_unlink(&r->controller->lookups[adapter], &lookup->link);
+	lookup->is_pending = false;
+	r->n_lookups_pending--;
+	if (has_result)
+		merge_result(r, adapter);
+	else
+		kvc_bitmap_clear_all(lookup->found);
+	if (r->phase == KVC_REQUEST_LOOKUP && r->n_lookups_pending == 0)
+		plan(r);
+	else if (r->phase != KVC_REQUEST_LOOKUP)
+		kvc_prefetch_request_retire_if_idle(r);
+}
+
+void
+kvc_prefetch_lookup_drain(KvcPrefetchController *c, size_t adapter)
+{
+	KvcL2Adapter *l2 = c->context->adapters[adapter].adapter;
+	GList *next;
+	for (GList *link = c->lookups[adapter].head; link; link = next) {
+		KvcPrefetchRequest *r = link->data;
+		KvcPrefetchLookup *lookup = &r->lookups[adapter];
+		next = link->next;
+		int rc = l2->ops->query_lookup_and_lock_result(l2, lookup->task_id, lookup->found,
+							       lookup->info);
+		/* An adapter that does not know its own task has found nothing. */
+		if (rc != 0)
+			finish_lookup(r, adapter, rc == 1);
+	}
+	kvc_prefetch_flush_unlocks(c);
+}

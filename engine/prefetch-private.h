@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef ENGINE_PREFETCH_PRIVATE_H
+#define ENGINE_PREFETCH_PRIVATE_H
+
+/*
+ * The parts of the PrefetchController: prefetch-controller.c has the thread, its messages and the
+ * limits, prefetch-handle.c what callers do with a handle, prefetch-request.c how a request ends,
+ * prefetch-lookup.c the lookup phase and the plan, prefetch-load.c the loads.
+ */
+
+#include "engine/lock.h"
+#include "engine/prefetch-controller.h"
+
+/* Bounds on the loads in flight of all requests; the bytes also by a quarter of L1. */
+#define KVC_PREFETCH_BYTES_IN_FLIGHT (UINT64_C(256) << 20)
+#define KVC_PREFETCH_LOADS_IN_FLIGHT 256
+
+typedef struct KvcPrefetchRequest KvcPrefetchRequest;
+
+/* One object on its way from L2, for everyone who wants it. Owned by the controller thread. */
+typedef struct KvcPrefetchLoad {
+	KvcObjectKey *key;
+	GArray *waiters; /* of KvcPrefetchWaiter; may be empty */
+	KvcL1Object *object;
+	KvcMemoryObj memory;
+	size_t adapter;
+	KvcL2TaskId task_id;
+	uint32_t tried;			  /* adapters it was asked of */
+	uint16_t locks[KVC_MAX_ADAPTERS]; /* L2 locks, taken over from the waiters */
+	GList link;			  /* among the loads in flight of the adapter */
+} KvcPrefetchLoad;
+
+typedef struct KvcPrefetchWaiter {
+	KvcPrefetchRequest *request;
+	size_t i;
+} KvcPrefetchWaiter;
+
+typedef enum {
+	KVC_REQUEST_QUEUED, /* nothing asked yet */
+	KVC_REQUEST_LOOKUP,
+	KVC_REQUEST_HELD, /* planned, waits for start() or, started, for a slot */
+	KVC_REQUEST_LOADING,
+	KVC_REQUEST_ANSWERED, /* late lookup results may still come */
+} KvcRequestPhase;
+
+/* What is known and held of one key. With the handle's objects this is the request's whole lock
+ * state. */
+typedef struct KvcPrefetchCell {
+	KvcPrefetchLoad *load; /* on its way, or NULL */
+	uint32_t position;     /* in the lookup tasks; UINT32_MAX: L1 had it */
+	uint16_t known;	       /* adapters that the index named when the lookup was submitted */
+	uint16_t found;	       /* adapters that have it */
+	uint16_t locked;       /* adapters whose lock is held for this request */
+	int8_t source;	       /* the adapter to load it from, or -1 */
+	bool is_held; /* L1 has it: read-locked for this request, unless it takes no locks */
+} KvcPrefetchCell;
+
+typedef struct KvcPrefetchLookup {
+	KvcL2TaskId task_id;
+	bool is_pending;
+	KvcBitmap *found;
+	KvcL2ObjectInfo *info;
+	GList link; /* among the pending lookups of the adapter */
+} KvcPrefetchLookup;
+
+struct KvcPrefetchRequest {
+	KvcPrefetchHandle handle; /* must be first */
+	int refs;		  /* Atomic: the caller, the controller, and whoever is at work */
+
+	/* Immutable after submit. */
+	KvcPrefetchController *controller;
+	KvcObjectKey **keys;
+	size_t n;
+	unsigned flags;
+	uint64_t max_locked_bytes;
+	int64_t deadline_ns; /* 0: none */
+	void (*planned)(void *user, KvcPrefetchHandle *handle);
+	void (*done)(void *user, KvcPrefetchHandle *handle);
+	void *user;
+
+	KvcMutex lock;
+	/* Protected by lock. */
+	KvcL1Object **objects; /* a read lock each, or NULL */
+	ssize_t found;	       /* -1: not known yet */
+	ssize_t result;	       /* -1: not known yet */
+	bool is_consumed;
+	bool wants_start, wants_cancel, wants_drop;
+	bool is_retired; /* the controller has forgotten it: no callback comes any more */
+	void (*user_free)(void *user);
+
+	/* Protected by the lock of the controller's queue. */
+	GList message_link;
+	bool has_message;
+
+	/* Owned by the controller thread, from the submit on. */
+	KvcRequestPhase phase;
+	bool is_known; /* in the controller's list of requests */
+	bool has_slot; /* counts against max_in_flight */
+	bool is_dropped;
+	KvcPrefetchCell *cells;
+	KvcPrefetchLookup *lookups; /* one an adapter */
+	KvcObjectKey **lookup_keys; /* borrowed from keys */
+	uint32_t *lookup_cells;	    /* position -> cell */
+	size_t n_lookup_keys;
+	size_t n_lookups_pending;
+	size_t end;	  /* of the plan: nothing is held from here on */
+	size_t cursor;	  /* loads before it have begun */
+	size_t n_loading; /* cells with a load */
+	GList link;	  /* in requests */
+	GQueue *queue;	  /* the one that QUEUE_LINK is in, or NULL */
+	GList queue_link; /* waits for a slot, or has loads to begin */
+};
+
+struct KvcPrefetchController {
+	/* Immutable after start. */
+	const KvcControllerContext *context;
+	const KvcPrefetchPolicy *policy;
+	unsigned max_in_flight;
+	uint64_t max_bytes_in_flight;
+	int event_fd;
+	pthread_t thread;
+	bool is_running;
+
+	int n_active;		 /* Atomic: requests not retired, and loads that nobody waits for */
+	int64_t last_request_id; /* Atomic */
+
+	KvcMutex lock;
+	/* Protected by lock. */
+	GQueue messages; /* of requests, a reference each */
+	bool is_stopping;
+	bool is_stopped; /* nobody takes messages any more */
+
+	/* Owned by the controller thread. */
+	GQueue requests;
+	GQueue pending;			  /* wait for a slot: to look up, or to load */
+	GQueue loading[2];		  /* have loads to begin: urgent ones, others */
+	GQueue lookups[KVC_MAX_ADAPTERS]; /* KvcPrefetchRequest by its lookup's link */
+	GQueue loads_in_flight[KVC_MAX_ADAPTERS];
+	GHashTable *loads;		      /* KvcPrefetchLoad by its key */
+	GPtrArray *unlocks[KVC_MAX_ADAPTERS]; /* keys whose L2 lock goes back, referenced */
+	KvcBitmap *load_result;		      /* one bit */
+	unsigned n_slots;
+	unsigned n_loads_in_flight;
+	uint64_t bytes_in_flight;
+	int64_t next_deadline_ns; /* not later than the first one; 0: none */
+	bool is_halting;
+	bool is_refused; /* an adapter took no task: ask them all, they will not signal */
+};
+
+/* ---- prefetch-controller.c ----------------------------------------------------------------- */
+
+/* Queues a message that R has changed (or is new). R's lock may be held. False: stopped. */
+bool kvc_prefetch_controller_post(KvcPrefetchController *c, KvcPrefetchRequest *r);
+/* The L2 lock of KEY goes back with the next flush. */
+void kvc_prefetch_unlock_later(KvcPrefetchController *c, size_t adapter, KvcObjectKey *key);
+void kvc_prefetch_flush_unlocks(KvcPrefetchController *c);
+void kvc_prefetch_give_slot(KvcPrefetchController *c, KvcPrefetchRequest *r, bool has_slot);
+
+/* ---- prefetch-handle.c --------------------------------------------------------------------- */
+
+KvcPrefetchRequest *kvc_prefetch_request_new(KvcPrefetchController *c,
+					     const KvcPrefetchParams *params);
+KvcPrefetchRequest *kvc_prefetch_request_ref(KvcPrefetchRequest *r);
+void kvc_prefetch_request_unref(KvcPrefetchRequest *r);
+/* Releases the read locks from key BEGIN on. */
+void kvc_prefetch_request_release_objects(KvcPrefetchRequest *r, size_t begin);
+/* Keys of the unbroken run that L1 has. Owner of the cells only. */
+size_t kvc_prefetch_request_leading_held(const KvcPrefetchRequest *r);
+
+/* The caller gave R back and no callback comes any more. Takes the caller's reference. */
+void kvc_prefetch_request_finish_drop(KvcPrefetchRequest *r);
+
+/* ---- prefetch-request.c -------------------------------------------------------------------- */
+
+/* The plan of R ends at key END: everything held or wanted from there on is given back. */
+void kvc_prefetch_request_cut(KvcPrefetchRequest *r, size_t end);
+/* Cuts at END and answers: callbacks, unless R was dropped. R may be gone when it returns. */
+void kvc_prefetch_request_answer(KvcPrefetchRequest *r, size_t end);
+/* Publishes the early result and calls back. */
+void kvc_prefetch_request_publish_found(KvcPrefetchRequest *r, size_t found);
+/* Forgets an answered request when nothing of it is outstanding. R may be gone when it returns. */
+void kvc_prefetch_request_retire_if_idle(KvcPrefetchRequest *r);
+void kvc_prefetch_request_return_l2_lock(KvcPrefetchRequest *r, size_t i, uint32_t adapters);
+
+/* ---- prefetch-lookup.c --------------------------------------------------------------------- */
+
+void kvc_prefetch_lookup_begin(KvcPrefetchRequest *r);
+/* Is key I in L1 by now? Then it is held from here on. */
+bool kvc_prefetch_request_probe(KvcPrefetchRequest *r, size_t i);
+/* Size of key I on an adapter that has it. */
+uint64_t kvc_prefetch_request_bytes(const KvcPrefetchRequest *r, size_t i, size_t adapter);
+void kvc_prefetch_lookup_drain(KvcPrefetchController *c, size_t adapter);
+
+/* ---- prefetch-load.c ----------------------------------------------------------------------- */
+
+void kvc_prefetch_load_enqueue(KvcPrefetchRequest *r);
+/* Begins what the limits allow. */
+void kvc_prefetch_load_pump(KvcPrefetchController *c);
+void kvc_prefetch_load_drain(KvcPrefetchController *c, size_t adapter);
+/* R does not wait for key I any more; its load goes on. */
+void kvc_prefetch_load_detach(KvcPrefetchRequest *r, size_t i);
+
+#endif

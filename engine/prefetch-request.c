@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * How a request ends. At any time a request's cells say exactly what it holds (L1 locks, L2 locks,
+ * a place among the waiters of a load), so every end - the normal one, the deadline, cancel, drop,
+ * a load that failed, stop - is the same walk: give back what lies beyond the answer, then answer.
+ */
+
+#include "engine/prefetch-private.h"
+
+void
+kvc_prefetch_request_return_l2_lock(KvcPrefetchRequest *r, size_t i, uint32_t adapters)
+{
+	uint32_t bits = r->cells[i].locked & adapters;
+	r->cells[i].locked &= (uint16_t)~bits;
+	for (; bits; bits &= bits - 1)
+		kvc_prefetch_unlock_later(r->controller, (size_t)__builtin_ctz(bits), r->keys[i]);
+}
+
+void
+kvc_prefetch_request_cut(KvcPrefetchRequest *r, size_t end)
+{
+	for (size_t i = end; i < r->end; i++) {
+		if (r->cells[i].load)
+			kvc_prefetch_load_detach(r, i);
+		kvc_prefetch_request_return_l2_lock(r, i, UINT32_MAX);
+		r->cells[i].is_held = false;
+	}
+	if (end < r->end) {
+		r->end = end;
+		kvc_prefetch_request_release_objects(r, end);
+	}
+	kvc_prefetch_flush_unlocks(r->controller);
+}
+
+void
+kvc_prefetch_request_publish_found(KvcPrefetchRequest *r, size_t found)
+{
+	kvc_mutex_lock(&r->lock);
+	r->found = (ssize_t)found;
+	kvc_mutex_unlock(&r->lock);
+	if (r->planned && !r->is_dropped)
+		r->planned(r->user, &r->handle);
+}
+
+static void
+publish_result(KvcPrefetchRequest *r, size_t result)
+{
+	kvc_mutex_lock(&r->lock);
+	r->result = (ssize_t)result;
+	kvc_mutex_unlock(&r->lock);
+	if (r->is_dropped)
+		return;
+	kvc_stats_add(r->controller->context->stats, prefetches_completed, 1);
+	if (r->done)
+		r->done(r->user, &r->handle);
+}
+
+void
+kvc_prefetch_request_answer(KvcPrefetchRequest *r, size_t end)
+{
+	size_t run = MIN(kvc_prefetch_request_leading_held(r), end);
+	bool is_lookup_only = r->flags & KVC_PREFETCH_LOOKUP_ONLY;
+	r->phase = KVC_REQUEST_ANSWERED;
+	if (r->queue)
+		g_queue_unlink(r->queue, &r->queue_link);
+	r->queue = NULL;
+	kvc_prefetch_request_cut(r, is_lookup_only ? 0 : run);
+	if (r->found < 0)
+		kvc_prefetch_request_publish_found(r, run);
+	publish_result(r, is_lookup_only ? (size_t)r->found : run);
+	kvc_prefetch_request_retire_if_idle(r);
+}
+
+void
+kvc_prefetch_request_retire_if_idle(KvcPrefetchRequest *r)
+{
+	KvcPrefetchController *c = r->controller;
+	if (r->phase != KVC_REQUEST_ANSWERED || r->n_lookups_pending > 0)
+		return;
+	kvc_prefetch_give_slot(c, r, false);
+	g_queue_unlink(&c->requests, &r->link);
+	kvc_mutex_lock(&r->lock);
+	r->is_retired = true;
+	bool is_dropped_now = r->wants_drop && !r->is_dropped;
+	kvc_mutex_unlock(&r->lock);
+	if (is_dropped_now) {
+		r->is_dropped = true;
+		kvc_prefetch_request_finish_drop(r);
+	}
+	kvc_prefetch_request_unref(r);
+	__atomic_fetch_sub(&c->n_active, 1, __ATOMIC_RELEASE);
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What an operator sees of the engine: lines of status, lines of stats, capacity. From memory only. */
+
+#include "engine/prefetch-controller.h"
+#include "engine/storage-manager-private.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+typedef struct Report {
+	KvcDescribeFunc func;
+	void *user;
+	size_t adapter;
+	/* What was seen of the health of the adapter at hand, and of all. */
+	bool is_ok, is_failed;
+	size_t n_degraded, n_failed;
+} Report;
+
+static void G_GNUC_PRINTF(3, 4) line(Report *r, const char *name, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	g_autofree char *value = g_strdup_vprintf(format, args);
+	va_end(args);
+	r->func(r->user, name, value);
+}
+
+static void
+adapter_health(void *user, const char *name, const char *value)
+{
+	Report *r = user;
+	if (strcmp(name, "health") == 0) {
+		r->is_ok = strcmp(value, "ok") == 0;
+		r->is_failed = strcmp(value, "failed") == 0;
+	}
+}
+
+static void
+adapter_line(void *user, const char *name, const char *value)
+{
+	Report *r = user;
+	g_autofree char *full = g_strdup_printf("l2.%zu.%s", r->adapter, name);
+	if (strcmp(name, "health") == 0 && strcmp(value, "ok") == 0 && !r->is_ok)
+		value = "degraded";
+	r->func(r->user, full, value);
+}
+
+/* Health of adapter I: what it says itself, and whether its last stores failed. */
+static void
+judge_adapter(KvcStorageManager *sm, size_t i, Report *r)
+{
+	KvcAdapterSlot *slot = &sm->context.adapters[i];
+	r->adapter = i;
+	r->is_ok = true;
+	r->is_failed = false;
+	slot->adapter->ops->describe(slot->adapter, adapter_health, r);
+	if (__atomic_load_n(&slot->store_failures, __ATOMIC_RELAXED) > 0 ||
+	    sm->listings[i].error < 0)
+		r->is_ok = false;
+}
+
+static const char *
+overall_health(KvcStorageManager *sm, Report *r, const KvcL1Counts *counts)
+{
+	size_t n = sm->context.n_adapters;
+	for (size_t i = 0; i < n; i++) {
+		judge_adapter(sm, i, r);
+		r->n_degraded += !r->is_ok;
+		r->n_failed += r->is_failed;
+	}
+	if (n > 0 && r->n_failed == n)
+		return "failed";
+	return r->n_degraded > 0 || (n > 0 && counts->unreplicated_objects > 0) ? "degraded" : "ok";
+}
+
+static void
+report_l1(KvcStorageManager *sm, Report *r, const KvcL1Counts *counts)
+{
+	double huge = kvc_l1_manager_measure_huge_pages(sm->context.l1);
+	line(r, "l1_memory", "%s", kvc_l1_memory_kind(sm->memory));
+	if (huge < 0)
+		line(r, "l1_huge_pages", "%s", counts->objects ? "unknown" : "0");
+	else
+		line(r, "l1_huge_pages", "%.3f", huge);
+	line(r, "l1_capacity_bytes", "%" PRIu64, kvc_l1_memory_capacity(sm->memory));
+	line(r, "l1_used_bytes", "%" PRIu64, kvc_l1_memory_used(sm->memory));
+	line(r, "l1_staging_bytes", "%" PRIu64, counts->staging_bytes);
+	line(r, "l1_objects", "%" PRIu64, counts->objects);
+	line(r, "l1_objects_limit", "%" PRIu64, kvc_l1_memory_files_limit(sm->memory));
+	line(r, "l1_temporary_objects", "%" PRIu64, counts->temporary_objects);
+	line(r, "l1_staging_objects", "%" PRIu64, counts->staging_objects);
+	line(r, "l1_read_locks", "%" PRIu64, counts->read_locks);
+	line(r, "l1_dirty_objects", "%" PRIu64, counts->dirty_objects);
+	line(r, "l1_dirty_bytes", "%" PRIu64, counts->dirty_bytes);
+	line(r, "l1_unreplicated_objects", "%" PRIu64, counts->unreplicated_objects);
+}
+
+static void
+report_adapter(KvcStorageManager *sm, size_t i, Report *r)
+{
+	KvcAdapterSlot *slot = &sm->context.adapters[i];
+	KvcListing *listing = &sm->listings[i];
+	judge_adapter(sm, i, r);
+	adapter_line(r, "type", slot->adapter->ops->type_name);
+	slot->adapter->ops->describe(slot->adapter, adapter_line, r);
+	g_autofree char *failed = g_strdup_printf(
+		"%" PRIu64, __atomic_load_n(&slot->stores_failed, __ATOMIC_RELAXED));
+	adapter_line(r, "stores_failed", failed);
+	kvc_mutex_lock(&sm->lock);
+	bool done = listing->is_done;
+	int error = listing->error;
+	kvc_mutex_unlock(&sm->lock);
+	g_autofree char *count = g_strdup_printf(
+		"%" PRIu64, __atomic_load_n(&listing->count, __ATOMIC_RELAXED));
+	adapter_line(r, "listed", error ? g_strerror(-error) : done ? "yes" : count);
+	adapter_line(r, "shared", slot->is_shared ? "yes" : "no");
+	if (slot->adapter->ops->usage) {
+		KvcL2Usage usage = {0};
+		slot->adapter->ops->usage(slot->adapter, &usage);
+		g_autofree char *used = g_strdup_printf("%" PRIu64, usage.bytes_used);
+		g_autofree char *capacity = g_strdup_printf("%" PRIu64, usage.capacity_bytes);
+		adapter_line(r, "used_bytes", used);
+		adapter_line(r, "capacity_bytes", capacity);
+	}
+}
+
+void
+kvc_storage_manager_report_status(KvcStorageManager *sm, KvcDescribeFunc func, void *user)
+{
+	Report r = {.func = func, .user = user};
+	KvcL1Counts counts;
+	kvc_l1_manager_get_counts(sm->context.l1, &counts);
+	line(&r, "health", "%s", overall_health(sm, &r, &counts));
+	report_l1(sm, &r, &counts);
+	line(&r, "keys", "%" PRIu64, kvc_key_index_count(sm->context.index));
+	line(&r, "prefetches_active", "%zu", kvc_prefetch_controller_active(sm->prefetch));
+	line(&r, "store_policy", "%s", sm->store_policy->name);
+	line(&r, "prefetch_policy", "%s", sm->prefetch_policy->name);
+	line(&r, "eviction_policy", "%s", sm->eviction_policy->name);
+	for (size_t i = 0; i < sm->context.n_adapters; i++)
+		report_adapter(sm, i, &r);
+}
+
+void
+kvc_storage_manager_report_stats(KvcStorageManager *sm, KvcDescribeFunc func, void *user)
+{
+	Report r = {.func = func, .user = user};
+	for (size_t i = 0; i < KVC_N_STATS; i++)
+		line(&r,
+		     kvc_stat_names[i],
+		     "%" PRIu64,
+		     __atomic_load_n(&sm->stats.values[i], __ATOMIC_RELAXED));
+}
+
+void
+kvc_storage_manager_get_capacity(KvcStorageManager *sm, KvcCapacity *capacity)
+{
+	KvcL1Counts counts;
+	kvc_l1_manager_get_counts(sm->context.l1, &counts);
+	*capacity = (KvcCapacity){
+		.l1_capacity_bytes = kvc_l1_memory_capacity(sm->memory),
+		.l1_used_bytes = kvc_l1_memory_used(sm->memory),
+		.l1_pinned_bytes = MAX(counts.dirty_bytes, counts.locked_bytes) +
+				   counts.staging_bytes,
+		.objects = kvc_key_index_count(sm->context.index),
+	};
+	for (size_t i = 0; i < sm->context.n_adapters; i++) {
+		KvcL2Adapter *adapter = sm->context.adapters[i].adapter;
+		KvcL2Usage usage = {0};
+		if (!adapter->ops->usage)
+			continue;
+		adapter->ops->usage(adapter, &usage);
+		capacity->l2_capacity_bytes += usage.capacity_bytes;
+		capacity->l2_used_bytes += usage.bytes_used;
+	}
+}

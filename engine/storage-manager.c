@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Wires the engine together; the parts know nothing of each other but what is passed here. */
+
+#include "kvcache/storage-manager.h"
+
+#include "engine/eviction-controller.h"
+#include "engine/prefetch-controller.h"
+#include "engine/storage-manager-private.h"
+#include "engine/store-controller.h"
+#include "kvcache/registry.h"
+
+#include <errno.h>
+
+#define OVERRUN_MIN_BYTES (UINT64_C(256) << 20)
+
+/* ---- The index follows L1 ------------------------------------------------------------------ */
+
+static KvcStorageManager *
+of_listener(KvcL1ManagerListener *l)
+{
+	return (KvcStorageManager *)((char *)l - offsetof(KvcStorageManager, index_listener));
+}
+
+static void
+on_admitted(KvcL1ManagerListener *l, KvcL1Object *object)
+{
+	kvc_key_index_add(of_listener(l)->context.index,
+			  object->key,
+			  KVC_TIER_L1,
+			  object->bytes,
+			  object->mtime_ns);
+}
+
+static void
+on_loaded(KvcL1ManagerListener *l, KvcL1Object *object)
+{
+	kvc_key_index_add(
+		of_listener(l)->context.index, object->key, KVC_TIER_L1, object->bytes, 0);
+}
+
+static void
+on_deleted(KvcL1ManagerListener *l, KvcL1Object *object)
+{
+	kvc_key_index_remove(of_listener(l)->context.index, object->key, KVC_TIER_L1);
+}
+
+/* ---- Construction -------------------------------------------------------------------------- */
+
+static bool
+open_adapters(KvcStorageManager *sm, const char *const *specifications, GError **error)
+{
+	size_t n = specifications ? g_strv_length((char **)specifications) : 0;
+	if (n > KVC_MAX_ADAPTERS) {
+		g_set_error(error,
+			    KVC_OPTIONS_ERROR,
+			    EINVAL,
+			    "%zu L2 adapters given, at most %d are supported",
+			    n,
+			    KVC_MAX_ADAPTERS);
+		return false;
+	}
+	sm->context.adapters = g_new0(KvcAdapterSlot, n + 1);
+	sm->context.descriptors = g_new0(KvcAdapterDescriptor, n + 1);
+	for (size_t i = 0; i < n; i++) {
+		KvcAdapterSlot *slot = &sm->context.adapters[i];
+		slot->adapter = kvc_l2_adapter_open(specifications[i], &slot->options, error);
+		if (!slot->adapter) {
+			g_prefix_error(error, "L2 adapter #%zu: ", i + 1);
+			return false;
+		}
+		slot->is_shared = kvc_options_get_bool(slot->options, "shared");
+		sm->context.descriptors[i] = (KvcAdapterDescriptor){
+			.index = i,
+			.type_name = slot->adapter->ops->type_name,
+			.options = slot->options,
+		};
+		sm->context.n_adapters = i + 1;
+	}
+	return true;
+}
+
+static bool
+find_policies(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **error)
+{
+	sm->store_policy = kvc_find_store_policy(
+		config->store_policy ? config->store_policy : "default", error);
+	if (!sm->store_policy)
+		return false;
+	sm->prefetch_policy = kvc_find_prefetch_policy(
+		config->prefetch_policy ? config->prefetch_policy : "default", error);
+	if (!sm->prefetch_policy)
+		return false;
+	sm->eviction_policy = kvc_find_eviction_policy(
+		config->eviction_policy ? config->eviction_policy : "lru", error);
+	return sm->eviction_policy != NULL;
+}
+
+static bool
+build_l1(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **error)
+{
+	uint64_t overrun = MAX(config->l1_size_bytes / 10, OVERRUN_MIN_BYTES);
+	double watermark = config->eviction_trigger_watermark;
+	double ratio = config->eviction_ratio;
+	sm->memory = kvc_l1_memory_new(config->l1_size_bytes, overrun, error);
+	if (!sm->memory)
+		return false;
+	sm->context.l1_capacity_bytes = config->l1_size_bytes;
+	sm->context.l1 = kvc_l1_manager_new(sm->memory, &sm->stats);
+	kvc_l1_manager_set_tracks_dirty(sm->context.l1, sm->context.n_adapters > 0);
+	sm->index_listener = (KvcL1ManagerListener){
+		.on_write_finished = on_admitted,
+		.on_prefetch_finished = on_loaded,
+		.on_deleted_by_manager = on_deleted,
+	};
+	kvc_l1_manager_register_listener(sm->context.l1, &sm->index_listener);
+	sm->eviction = kvc_eviction_controller_new(sm->context.l1,
+						   sm->memory,
+						   sm->eviction_policy,
+						   watermark > 0 ? watermark : 0.8,
+						   ratio > 0 ? ratio : 0.2);
+	return true;
+}
+
+static bool
+build(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **error)
+{
+	if (!find_policies(sm, config, error) || !open_adapters(sm, config->l2_adapters, error) ||
+	    !build_l1(sm, config, error))
+		return false;
+	sm->store = kvc_store_controller_new(&sm->context, sm->store_policy, error);
+	if (!sm->store)
+		return false;
+	sm->prefetch = kvc_prefetch_controller_new(&sm->context,
+						   sm->prefetch_policy,
+						   config->prefetch_max_in_flight
+							   ? config->prefetch_max_in_flight
+							   : 8,
+						   error);
+	return sm->prefetch != NULL;
+}
+
+KvcStorageManager *
+kvc_storage_manager_new(const KvcStorageManagerConfig *config, GError **error)
+{
+	KvcStorageManager *sm = g_new0(KvcStorageManager, 1);
+	kvc_mutex_init(&sm->lock, KVC_LOCK_STORAGE_MANAGER);
+	kvc_cond_init(&sm->listed);
+	sm->context.stats = &sm->stats;
+	sm->context.index =
+		kvc_key_index_new(config->key_lost, config->scope_known, config->user);
+	if (!build(sm, config, error)) {
+		kvc_storage_manager_free(sm);
+		return NULL;
+	}
+	kvc_eviction_controller_start(sm->eviction);
+	kvc_store_controller_start(sm->store);
+	kvc_prefetch_controller_start(sm->prefetch);
+	kvc_listing_start(sm);
+	return sm;
+}
+
+static void
+close_adapters(KvcStorageManager *sm)
+{
+	for (size_t i = 0; i < sm->context.n_adapters; i++) {
+		KvcAdapterSlot *slot = &sm->context.adapters[i];
+		slot->adapter->ops->close(slot->adapter);
+		kvc_options_free(slot->options);
+	}
+	g_free(sm->context.adapters);
+	g_free(sm->context.descriptors);
+}
+
+void
+kvc_storage_manager_free(KvcStorageManager *sm)
+{
+	kvc_listing_stop(sm);
+	if (sm->prefetch) {
+		kvc_prefetch_controller_stop(sm->prefetch);
+		kvc_prefetch_controller_free(sm->prefetch);
+	}
+	if (sm->store) {
+		kvc_store_controller_stop(sm->store);
+		kvc_store_controller_free(sm->store);
+	}
+	close_adapters(sm);
+	if (sm->eviction)
+		kvc_eviction_controller_stop(sm->eviction);
+	if (sm->context.l1)
+		kvc_l1_manager_free(sm->context.l1);
+	if (sm->eviction)
+		kvc_eviction_controller_free(sm->eviction);
+	if (sm->memory)
+		kvc_l1_memory_free(sm->memory);
+	kvc_key_index_free(sm->context.index);
+	pthread_cond_destroy(&sm->listed);
+	kvc_mutex_deinit(&sm->lock);
+	g_free(sm);
+}
+
+/* ---- Writing and reading ------------------------------------------------------------------- */
+
+static int
+to_errno(KvcL1Error error, int errnum)
+{
+	switch (error) {
+	case KVC_L1_SUCCESS:
+		return 0;
+	case KVC_L1_KEY_NOT_EXIST:
+		return -ENOENT;
+	case KVC_L1_OUT_OF_MEMORY:
+		return errnum ? -errnum : -ENOSPC;
+	case KVC_L1_KEY_IS_LOCKED:
+	case KVC_L1_KEY_NOT_READABLE:
+		return -EBUSY;
+	default:
+		return -EIO;
+	}
+}
+
+int
+kvc_storage_manager_reserve_write(KvcStorageManager *sm,
+				  KvcObjectKey *key,
+				  uint64_t bytes,
+				  KvcL1Object **object)
+{
+	int errnum = 0;
+	KvcL1Error error = kvc_l1_manager_reserve_write(
+		sm->context.l1, key, bytes, false, object, &errnum);
+	return to_errno(error, errnum);
+}
+
+int
+kvc_storage_manager_extend_write(KvcStorageManager *sm, KvcL1Object *object, uint64_t bytes)
+{
+	int errnum = 0;
+	return to_errno(kvc_l1_manager_extend_write(sm->context.l1, object, bytes, &errnum), errnum);
+}
+
+/*
+ * The first complete object of a key wins also when only L2 has it. With the same size ours becomes its
+ * L1 copy (the store finds it there and skips); another size would be other bytes.
+ */
+static bool
+is_other_object_in_l2(KvcStorageManager *sm, KvcObjectKey *key, KvcL1Object *object)
+{
+	KvcObjectInfo info;
+	return kvc_key_index_get(sm->context.index, key, &info) == 0 &&
+	       (info.tiers & ~KVC_TIER_L1) && info.bytes != kvc_l1_object_get_bytes(object);
+}
+
+int
+kvc_storage_manager_finish_write(KvcStorageManager *sm,
+				 KvcL1Object *object,
+				 KvcObjectKey *key,
+				 KvcFinishMode mode)
+{
+	if (mode == KVC_FINISH_FIRST_WINS && is_other_object_in_l2(sm, key, object)) {
+		kvc_stats_add(&sm->stats, l1_writes_dropped, 1);
+		kvc_l1_manager_abort_write(sm->context.l1, object);
+		return KVC_FINISHED_DROPPED;
+	}
+	KvcL1Error error = kvc_l1_manager_finish_write(sm->context.l1, object, key, mode);
+	if (error == KVC_L1_KEY_NOT_WRITABLE)
+		return KVC_FINISHED_DROPPED;
+	return to_errno(error, 0);
+}
+
+void
+kvc_storage_manager_abort_write(KvcStorageManager *sm, KvcL1Object *object)
+{
+	kvc_l1_manager_abort_write(sm->context.l1, object);
+}
+
+int
+kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1Object **object)
+{
+	if (kvc_l1_manager_reserve_read(sm->context.l1, &key, 1, 1, object, NULL) == 0)
+		return -ENOENT;
+	kvc_stats_add(&sm->stats, hits_l1, 1);
+	return 0;
+}
+
+void
+kvc_storage_manager_finish_read(KvcStorageManager *sm, KvcL1Object *object)
+{
+	kvc_l1_manager_finish_read(sm->context.l1, object, 1);
+}
+
+KvcPrefetchHandle *
+kvc_storage_manager_submit_prefetch_task(KvcStorageManager *sm, const KvcPrefetchParams *params)
+{
+	return kvc_prefetch_controller_submit(sm->prefetch, params);
+}
+
+ssize_t
+kvc_storage_manager_query_prefetch_status(KvcStorageManager *sm, KvcPrefetchHandle *handle)
+{
+	return kvc_prefetch_controller_query(sm->prefetch, handle);
+}
+
+/* ---- Keys ---------------------------------------------------------------------------------- */
+
+int
+kvc_storage_manager_stat(KvcStorageManager *sm, KvcObjectKey *key, KvcObjectInfo *info)
+{
+	return kvc_key_index_get(sm->context.index, key, info);
+}
+
+size_t
+kvc_storage_manager_list(KvcStorageManager *sm,
+			 KvcKeyScope *scope,
+			 unsigned spaces,
+			 uint64_t after,
+			 KvcListEntry *entries,
+			 size_t max)
+{
+	return kvc_key_index_list(sm->context.index, scope, spaces, after, entries, max);
+}
+
+GPtrArray *
+kvc_storage_manager_list_scopes(KvcStorageManager *sm)
+{
+	return kvc_key_index_list_scopes(sm->context.index);
+}
+
+int
+kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key)
+{
+	/* Every adapter: a store may be on its way to one that the index does not name yet. */
+	uint32_t adapters = (1u << sm->context.n_adapters) - 1;
+	if (kvc_key_index_get(sm->context.index, key, NULL) < 0)
+		return -ENOENT;
+	kvc_key_index_hide(sm->context.index, key, adapters);
+	kvc_l1_manager_delete(sm->context.l1, key, true);
+	if (adapters)
+		kvc_store_controller_submit_delete(sm->store, key, adapters);
+	return 0;
+}
+
+int
+kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key)
+{
+	KvcObjectInfo info;
+	int rc = kvc_key_index_get(sm->context.index, key, &info);
+	if (rc < 0)
+		return rc;
+	if (!(info.tiers & KVC_TIER_L1))
+		return -ENOENT;
+	if (!(info.tiers & ~KVC_TIER_L1))
+		return -EBUSY;
+	return to_errno(kvc_l1_manager_evict(sm->context.l1, key), 0);
+}
+
+typedef struct Flush {
+	KvcStorageManager *sm;
+	KvcObjectKey *key; /* owned */
+	void (*done)(void *user, int error);
+	void *user;
+} Flush;
+
+static void
+flush_done(void *user, int error)
+{
+	Flush *flush = user;
+	if (error == 0 && kvc_l1_manager_is_key_unreplicated(flush->sm->context.l1, flush->key))
+		error = -EIO;
+	flush->done(flush->user, error);
+	kvc_object_key_unref(flush->key);
+	g_free(flush);
+}
+
+void
+kvc_storage_manager_flush(KvcStorageManager *sm,
+			  KvcObjectKey *key,
+			  void (*done)(void *user, int error),
+			  void *user)
+{
+	if (kvc_key_index_get(sm->context.index, key, NULL) < 0) {
+		done(user, -ENOENT);
+		return;
+	}
+	Flush *flush = g_new(Flush, 1);
+	*flush = (Flush){sm, kvc_object_key_ref(key), done, user};
+	kvc_store_controller_flush(sm->store, key, flush_done, flush);
+}
+
+int
+kvc_storage_manager_drain(KvcStorageManager *sm, int64_t timeout_ns)
+{
+	int rc = kvc_store_controller_drain(sm->store, timeout_ns);
+	KvcL1Counts counts;
+	kvc_l1_manager_get_counts(sm->context.l1, &counts);
+	if (rc == 0 && sm->context.n_adapters > 0 && counts.unreplicated_objects > 0)
+		rc = -EIO;
+	return rc;
+}
+
+bool
+kvc_storage_manager_has_l2(KvcStorageManager *sm)
+{
+	return sm->context.n_adapters > 0;
+}
+
+bool
+kvc_storage_manager_has_shared_l2(KvcStorageManager *sm)
+{
+	for (size_t i = 0; i < sm->context.n_adapters; i++)
+		if (sm->context.adapters[i].is_shared)
+			return true;
+	return false;
+}

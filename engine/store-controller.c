@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The StoreController's thread. Everything it is told comes as a message through one queue: commits
+ * from the L1Manager's listener (which runs inside a shard's lock and only appends and signals),
+ * deletions, flushes, and the results of the deletion threads. All records belong to the thread.
+ */
+
+#include "engine/store-private.h"
+#include "kvcache/io.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <unistd.h>
+
+/* How often a stop that waits for an adapter says so. */
+#define STOP_REPORT_NS (10 * KVC_SEC_NS)
+
+bool
+kvc_store_controller_post(KvcStoreController *c, KvcStoreMessage *message)
+{
+	kvc_mutex_lock(&c->lock);
+	bool is_open = !c->is_stopping;
+	bool is_first = c->messages.length == 0;
+	if (is_open) {
+		message->link.data = message;
+		g_queue_push_tail_link(&c->messages, &message->link);
+		c->is_idle = false;
+	}
+	kvc_mutex_unlock(&c->lock);
+	if (is_open && is_first)
+		kvc_eventfd_signal(c->event_fd);
+	return is_open;
+}
+
+static void
+on_write_finished(KvcL1ManagerListener *l, KvcL1Object *object)
+{
+	KvcStoreController *c = (KvcStoreController *)l;
+	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
+	message->type = KVC_STORE_MESSAGE_COMMIT;
+	message->object = kvc_l1_object_ref(object);
+	if (!kvc_store_controller_post(c, message)) {
+		/* Not the last reference: the table has one. */
+		kvc_l1_object_unref(message->object);
+		g_free(message);
+	}
+}
+
+void
+kvc_store_controller_submit_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters)
+{
+	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
+	message->type = KVC_STORE_MESSAGE_DELETE;
+	message->key = kvc_object_key_ref(key);
+	message->adapters = adapters;
+	if (!kvc_store_controller_post(c, message)) {
+		kvc_object_key_unref(message->key);
+		g_free(message);
+	}
+}
+
+void
+kvc_store_controller_flush(KvcStoreController *c,
+			   KvcObjectKey *key,
+			   void (*done)(void *user, int error),
+			   void *user)
+{
+	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
+	message->type = KVC_STORE_MESSAGE_FLUSH;
+	message->key = kvc_object_key_ref(key);
+	message->waiter = g_new0(KvcFlushWaiter, 1);
+	message->waiter->done = done;
+	message->waiter->user = user;
+	if (!kvc_store_controller_post(c, message)) {
+		kvc_object_key_unref(message->key);
+		g_free(message->waiter);
+		g_free(message);
+		done(user, -ESHUTDOWN);
+	}
+}
+
+int
+kvc_store_controller_drain(KvcStoreController *c, int64_t timeout_ns)
+{
+	int64_t now = kvc_now_ns();
+	int64_t deadline = now + MIN(timeout_ns, INT64_MAX - now);
+	int rc = 0;
+	kvc_mutex_lock(&c->lock);
+	while (!c->is_idle && !c->is_stopping && rc == 0)
+		rc = kvc_cond_wait_until(&c->idle, &c->lock, deadline);
+	bool is_idle = c->is_idle;
+	kvc_mutex_unlock(&c->lock);
+	return is_idle ? 0 : -ETIMEDOUT;
+}
+
+/* ---- The thread ---------------------------------------------------------------------------- */
+
+static void
+message_free(KvcStoreMessage *message)
+{
+	if (message->object)
+		kvc_l1_object_unref(message->object);
+	if (message->key)
+		kvc_object_key_unref(message->key);
+	if (message->keys)
+		g_ptr_array_unref(message->keys);
+	if (message->deleted)
+		kvc_bitmap_free(message->deleted);
+	g_free(message);
+}
+
+static void
+handle_message(KvcStoreController *c, KvcStoreMessage *message)
+{
+	switch (message->type) {
+	case KVC_STORE_MESSAGE_COMMIT:
+		kvc_store_record_commit(c, message->object);
+		break;
+	case KVC_STORE_MESSAGE_DELETE:
+		kvc_store_record_delete(c, message->key, message->adapters);
+		break;
+	case KVC_STORE_MESSAGE_FLUSH:
+		kvc_store_record_flush(c, message->key, message->waiter);
+		break;
+	case KVC_STORE_MESSAGE_DELETED:
+		kvc_store_record_deleted(c, message);
+		break;
+	}
+}
+
+/* All messages at once, so that the lock is taken once a wake-up. */
+static GQueue
+take_messages(KvcStoreController *c)
+{
+	kvc_mutex_lock(&c->lock);
+	GQueue messages = c->messages;
+	g_queue_init(&c->messages);
+	c->is_halting = c->is_stopping;
+	kvc_mutex_unlock(&c->lock);
+	return messages;
+}
+
+static void
+handle_messages(KvcStoreController *c)
+{
+	GQueue messages = take_messages(c);
+	GList *link;
+	while ((link = g_queue_pop_head_link(&messages))) {
+		handle_message(c, link->data);
+		message_free(link->data);
+	}
+	/* Whatever made an object go had been told by now, or will be. */
+	while (!c->is_halting && (link = g_queue_pop_head_link(&c->unsettled))) {
+		KvcStoreRecord *r = link->data;
+		r->queue = NULL;
+		kvc_store_record_advance(c, r);
+	}
+}
+
+static void
+tell_idle(KvcStoreController *c)
+{
+	kvc_mutex_lock(&c->lock);
+	c->is_idle = c->messages.length == 0 && g_hash_table_size(c->records) == 0;
+	if (c->is_idle)
+		pthread_cond_broadcast(&c->idle);
+	kvc_mutex_unlock(&c->lock);
+}
+
+static int
+poll_timeout_ms(KvcStoreController *c)
+{
+	if (c->unsettled.length > 0 || c->refused.length > 0)
+		return 0;
+	int64_t due = c->is_halting ? kvc_now_ns() + STOP_REPORT_NS : kvc_store_next_due_ns(c);
+	if (due == 0)
+		return -1;
+	int64_t ms = (due - kvc_now_ns() + KVC_MSEC_NS - 1) / KVC_MSEC_NS;
+	return (int)CLAMP(ms, 0, 60000);
+}
+
+static void
+wait_for_events(KvcStoreController *c, struct pollfd *fds)
+{
+	size_t n = c->context->n_adapters;
+	int rc = poll(fds, n + 1, poll_timeout_ms(c));
+	if (rc == 0 && c->is_halting && c->n_tasks > 0)
+		g_warning("stop: waiting for %zu stores in flight", c->n_tasks);
+	if (rc <= 0)
+		return;
+	if (fds[n].revents)
+		kvc_eventfd_drain(c->event_fd);
+	for (size_t a = 0; a < n; a++) {
+		if (!fds[a].revents)
+			continue;
+		kvc_eventfd_drain(fds[a].fd);
+		kvc_store_drain_completions(c, a);
+	}
+}
+
+static void *
+store_thread(void *data)
+{
+	KvcStoreController *c = data;
+	size_t n = c->context->n_adapters;
+	struct pollfd fds[KVC_MAX_ADAPTERS + 1];
+	pthread_setname_np(pthread_self(), "kvc-store");
+	for (size_t a = 0; a < n; a++) {
+		KvcL2Adapter *adapter = c->context->adapters[a].adapter;
+		fds[a] = (struct pollfd){adapter->ops->get_store_event_fd(adapter), POLLIN, 0};
+	}
+	fds[n] = (struct pollfd){c->event_fd, POLLIN, 0};
+	for (;;) {
+		handle_messages(c);
+		kvc_store_fail_refused(c);
+		if (c->is_halting && c->n_tasks == 0)
+			break;
+		if (!c->is_halting) {
+			kvc_store_fire_backoffs(c, kvc_now_ns());
+			kvc_store_process_ready(c);
+			tell_idle(c);
+		}
+		wait_for_events(c, fds);
+	}
+	return NULL;
+}
+
+/* ---- Lifetime ------------------------------------------------------------------------------ */
+
+KvcStoreController *
+kvc_store_controller_new(const KvcControllerContext *context,
+			 const KvcStorePolicy *policy,
+			 GError **error)
+{
+	g_assert(context->n_adapters <= KVC_MAX_ADAPTERS);
+	int fd = kvc_eventfd_new();
+	if (fd < 0) {
+		g_set_error(error, KVC_OPTIONS_ERROR, -fd,
+			    "StoreController: cannot create an eventfd: %s", g_strerror(-fd));
+		return NULL;
+	}
+	KvcStoreController *c = g_new0(KvcStoreController, 1);
+	c->listener.on_write_finished = on_write_finished;
+	c->context = context;
+	c->policy = policy;
+	c->event_fd = fd;
+	c->is_idle = true;
+	kvc_mutex_init(&c->lock, KVC_LOCK_STORE_QUEUE);
+	kvc_cond_init(&c->idle);
+	c->records = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
+	for (size_t a = 0; a < context->n_adapters; a++)
+		c->tasks[a] = g_hash_table_new(g_int64_hash, g_int64_equal);
+	kvc_l1_manager_register_listener(context->l1, &c->listener);
+	return c;
+}
+
+void
+kvc_store_controller_start(KvcStoreController *c)
+{
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		if (c->context->adapters[a].adapter->ops->delete_keys)
+			c->deleters[a] = kvc_store_deleter_start(c, a);
+	c->is_running = pthread_create(&c->thread, NULL, store_thread, c) == 0;
+	g_assert(c->is_running);
+}
+
+/* What the thread left: no task is in flight any more. */
+static void
+release_all(KvcStoreController *c)
+{
+	GQueue messages = take_messages(c);
+	GList *link;
+	while ((link = g_queue_pop_head_link(&messages))) {
+		KvcStoreMessage *message = link->data;
+		if (message->waiter) {
+			message->waiter->done(message->waiter->user, -ESHUTDOWN);
+			g_free(message->waiter);
+		}
+		message_free(message);
+	}
+	GHashTableIter iter;
+	KvcStoreRecord *r;
+	g_hash_table_iter_init(&iter, c->records);
+	while (g_hash_table_iter_next(&iter, NULL, (void **)&r)) {
+		g_hash_table_iter_steal(&iter);
+		kvc_store_record_free(c, r, -ESHUTDOWN);
+	}
+}
+
+void
+kvc_store_controller_stop(KvcStoreController *c)
+{
+	kvc_mutex_lock(&c->lock);
+	bool was_stopping = c->is_stopping;
+	c->is_stopping = true;
+	pthread_cond_broadcast(&c->idle);
+	kvc_mutex_unlock(&c->lock);
+	if (was_stopping)
+		return;
+	kvc_eventfd_signal(c->event_fd);
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		if (c->deleters[a])
+			kvc_store_deleter_stop(c->deleters[a]);
+	if (c->is_running)
+		pthread_join(c->thread, NULL);
+	release_all(c);
+}
+
+void
+kvc_store_controller_free(KvcStoreController *c)
+{
+	kvc_store_controller_stop(c);
+	g_hash_table_unref(c->records);
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		g_hash_table_unref(c->tasks[a]);
+	pthread_cond_destroy(&c->idle);
+	kvc_mutex_deinit(&c->lock);
+	close(c->event_fd);
+	g_free(c);
+}

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef ENGINE_STORE_CONTROLLER_H
+#define ENGINE_STORE_CONTROLLER_H
+
+/*
+ * Replicates finished writes to L2, and deletes from L2: one thread in poll() on eventfds only
+ * (the deletions themselves run on one helper thread an adapter, since adapters' delete_keys
+ * blocks).
+ *
+ * Per key everything is in order: a store and a deletion of one key never overlap, a deletion drops
+ * a store that has not begun, a commit after a deletion is stored after it. Failed stores are
+ * retried with back-off (3 tries), then counted, logged with the errno, and the object is clean but
+ * unreplicated (design.md 5, difference 7).
+ */
+
+#include "engine/controller-context.h"
+
+typedef struct KvcStoreController KvcStoreController;
+
+/* Registers its listener with the L1Manager; CONTEXT outlives the controller. */
+KvcStoreController *kvc_store_controller_new(const KvcControllerContext *context,
+					     const KvcStorePolicy *policy,
+					     GError **error);
+void kvc_store_controller_start(KvcStoreController *c);
+/*
+ * Quiescence: submits nothing more, waits for tasks in flight (their adapters complete or fail
+ * them), releases every lock and buffer, answers every flush waiter (-ESHUTDOWN), joins. Adapters
+ * are still open.
+ */
+void kvc_store_controller_stop(KvcStoreController *c);
+void kvc_store_controller_free(KvcStoreController *c);
+
+/* Deletes KEY from ADAPTERS (bits); already hidden in the index, unhidden as each confirms. Any
+ * thread. */
+void
+kvc_store_controller_submit_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters);
+/*
+ * DONE(user, error) when every store and deletion of KEY that was submitted before has ended: 0, or
+ * -EIO when the last store failed on every target; at once when there is nothing to wait for.
+ * "Store first".
+ */
+void kvc_store_controller_flush(KvcStoreController *c,
+				KvcObjectKey *key,
+				void (*done)(void *user, int error),
+				void *user);
+/* Waits until nothing is queued or in flight: 0 or -ETIMEDOUT. Blocks; any thread but the
+ * controller's. */
+int kvc_store_controller_drain(KvcStoreController *c, int64_t timeout_ns);
+
+#endif

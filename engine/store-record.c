@@ -1,0 +1,444 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The order of what happens to one key.
+ *
+ * A record stores one object at a time, on all its targets at once. A newer commit waits in NEXT
+ * until the one in flight ended; a newer one still replaces it there. On each adapter a store and a
+ * deletion never overlap: a deletion waits for the store in flight, everything stored later waits
+ * for the deletion. Messages come in the order of the L1 tables only within commits: a commit that
+ * followed a deletion may be told first. So a deletion does not drop what it finds queued without
+ * looking whether that object is still the resident one; if it is, it is stored (again) after the
+ * deletion.
+ */
+
+#include "engine/store-private.h"
+
+#include <errno.h>
+
+#define LOGGED_PER_SECOND 10
+
+static const int64_t backoff_delays_ns[KVC_STORE_BACKOFFS] = {
+	100 * KVC_MSEC_NS,		      /* stores */
+	400 * KVC_MSEC_NS,  50 * KVC_MSEC_NS, /* deletions */
+	100 * KVC_MSEC_NS,  200 * KVC_MSEC_NS,	400 * KVC_MSEC_NS,  800 * KVC_MSEC_NS,
+	1600 * KVC_MSEC_NS, 3200 * KVC_MSEC_NS, 5000 * KVC_MSEC_NS,
+};
+
+static uint32_t
+all_adapters(const KvcStoreController *c)
+{
+	return (1u << c->context->n_adapters) - 1;
+}
+
+static uint32_t
+deleting(const KvcStoreRecord *r)
+{
+	return r->delete_todo | r->delete_busy | r->delete_waiting;
+}
+
+/* The index of the lowest bit; takes it out. */
+static size_t
+take_bit(uint32_t *bits)
+{
+	unsigned bit = (unsigned)__builtin_ctz(*bits);
+	*bits &= *bits - 1;
+	return bit;
+}
+
+static KvcStoreRecord *
+get_record(KvcStoreController *c, KvcObjectKey *key)
+{
+	KvcStoreRecord *r = g_hash_table_lookup(c->records, key);
+	if (r)
+		return r;
+	size_t n = c->context->n_adapters;
+	r = g_malloc0(sizeof(*r) + n * sizeof(r->targets[0]));
+	r->key = kvc_object_key_ref(key);
+	r->link.data = r;
+	for (size_t a = 0; a < n; a++) {
+		KvcStoreTarget *t = &r->targets[a];
+		t->record = r;
+		t->link.data = t;
+		t->adapter = (uint8_t)a;
+		t->backoff = -1;
+	}
+	g_hash_table_insert(c->records, r->key, r);
+	return r;
+}
+
+static void
+leave_queue(KvcStoreRecord *r)
+{
+	if (r->queue)
+		g_queue_unlink(r->queue, &r->link);
+	r->queue = NULL;
+}
+
+/* What somebody waits for goes first. */
+static void
+enter_ready(KvcStoreController *c, KvcStoreRecord *r)
+{
+	if (r->queue && !r->waiters)
+		return;
+	leave_queue(r);
+	r->queue = &c->ready;
+	if (r->waiters)
+		g_queue_push_head_link(&c->ready, &r->link);
+	else
+		g_queue_push_tail_link(&c->ready, &r->link);
+}
+
+/* ---- Back-off ------------------------------------------------------------------------------ */
+
+static void
+disarm(KvcStoreController *c, KvcStoreTarget *t)
+{
+	if (t->backoff >= 0)
+		g_queue_unlink(&c->backoff[t->backoff], &t->link);
+	t->backoff = -1;
+}
+
+static void
+arm(KvcStoreController *c, KvcStoreTarget *t, int backoff)
+{
+	g_assert(t->backoff < 0);
+	t->backoff = (int8_t)backoff;
+	t->due_ns = kvc_now_ns() + backoff_delays_ns[backoff];
+	g_queue_push_tail_link(&c->backoff[backoff], &t->link);
+}
+
+static void
+fire(KvcStoreController *c, KvcStoreTarget *t)
+{
+	KvcStoreRecord *r = t->record;
+	uint32_t bit = 1u << t->adapter;
+	disarm(c, t);
+	if (r->waiting & bit) {
+		r->waiting &= ~bit;
+		r->todo |= bit;
+	} else {
+		r->delete_waiting &= ~bit;
+		r->delete_todo |= bit;
+	}
+	kvc_store_record_advance(c, r);
+}
+
+void
+kvc_store_fire_backoffs(KvcStoreController *c, int64_t now_ns)
+{
+	for (size_t i = 0; i < KVC_STORE_BACKOFFS; i++) {
+		KvcStoreTarget *t;
+		while ((t = g_queue_peek_head(&c->backoff[i])) && t->due_ns <= now_ns)
+			fire(c, t);
+	}
+}
+
+int64_t
+kvc_store_next_due_ns(KvcStoreController *c)
+{
+	int64_t due = 0;
+	for (size_t i = 0; i < KVC_STORE_BACKOFFS; i++) {
+		KvcStoreTarget *t = g_queue_peek_head(&c->backoff[i]);
+		if (t && (due == 0 || t->due_ns < due))
+			due = t->due_ns;
+	}
+	return due;
+}
+
+/* ---- Stores -------------------------------------------------------------------------------- */
+
+/* A dead adapter fails every object there is: the counter has them all, the log a few. */
+static bool
+may_log(KvcStoreController *c)
+{
+	int64_t now = kvc_now_ns();
+	if (now - c->log_since_ns > KVC_SEC_NS) {
+		c->log_since_ns = now;
+		c->n_logged = 0;
+	}
+	return c->n_logged++ < LOGGED_PER_SECOND;
+}
+
+static void
+give_up(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
+{
+	KvcAdapterSlot *slot = &c->context->adapters[adapter];
+	r->failed |= 1u << adapter;
+	kvc_stats_add(c->context->stats, stores_failed, 1);
+	__atomic_fetch_add(&slot->stores_failed, 1, __ATOMIC_RELAXED);
+	if (!may_log(c))
+		return;
+	g_autofree char *name = kvc_object_key_to_string(r->key);
+	g_warning("L2 adapter #%zu could not store %s: %s", adapter + 1, name, g_strerror(-error));
+}
+
+void
+kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
+{
+	KvcStoreTarget *t = &r->targets[adapter];
+	t->store_tries++;
+	if (r->next)
+		r->next_order = r->object_order; /* who waits for this one gets the newer one */
+	if (c->is_halting || r->next || (deleting(r) & (1u << adapter)))
+		return;
+	if (t->store_tries >= KVC_STORE_TRIES) {
+		give_up(c, r, adapter, error);
+		return;
+	}
+	kvc_stats_add(c->context->stats, stores_retried, 1);
+	r->waiting |= 1u << adapter;
+	arm(c, t, t->store_tries - 1);
+}
+
+/* Forgets what has not been submitted of the store that R is at. */
+static void
+cancel_store(KvcStoreController *c, KvcStoreRecord *r)
+{
+	uint32_t waiting = r->waiting;
+	while (waiting)
+		disarm(c, &r->targets[take_bit(&waiting)]);
+	r->waiting = 0;
+	r->todo = 0;
+}
+
+static void
+begin_store(KvcStoreController *c, KvcStoreRecord *r)
+{
+	r->object = g_steal_pointer(&r->next);
+	r->object_order = r->next_order;
+	r->stored = r->failed = 0;
+	r->todo = c->policy->select_store_targets(r->key, c->context->descriptors,
+						  c->context->n_adapters) &
+		  all_adapters(c);
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		r->targets[a].store_tries = 0;
+}
+
+/* The last target of the object ended, or it needs none any more. */
+static void
+end_store(KvcStoreController *c, KvcStoreRecord *r)
+{
+	g_autoptr(KvcObjectKey) key = kvc_object_key_ref(r->key);
+	KvcL1Object *object = g_steal_pointer(&r->object);
+	bool all_failed = r->failed && !r->stored;
+	r->error = all_failed ? -EIO : 0;
+	if (r->next != object)
+		kvc_l1_manager_set_clean(c->context->l1, object, !all_failed);
+	if (r->stored && !r->next && !deleting(r) && c->policy->select_l1_deletion &&
+	    c->policy->select_l1_deletion(key))
+		kvc_l1_manager_delete(c->context->l1, key, false);
+	kvc_l1_object_unref(object);
+}
+
+/* A dead adapter that does not delete must not keep the object dirty for ever. */
+static void
+give_up_blocked(KvcStoreController *c, KvcStoreRecord *r)
+{
+	uint32_t blocked = r->todo & deleting(r);
+	while (blocked) {
+		size_t a = take_bit(&blocked);
+		if (r->targets[a].delete_tries < KVC_STORE_BLOCKED_TRIES)
+			continue;
+		r->todo &= ~(1u << a);
+		give_up(c, r, a, -EBUSY);
+	}
+}
+
+static void
+advance_stores(KvcStoreController *c, KvcStoreRecord *r)
+{
+	for (;;) {
+		give_up_blocked(c, r);
+		if (r->object && !(r->todo | r->busy | r->waiting))
+			end_store(c, r);
+		if (r->object || !r->next)
+			break;
+		begin_store(c, r);
+	}
+	if (r->todo & ~deleting(r))
+		enter_ready(c, r);
+	else if (r->queue == &c->ready)
+		leave_queue(r);
+}
+
+void
+kvc_store_record_commit(KvcStoreController *c, KvcL1Object *object)
+{
+	KvcStoreRecord *r = get_record(c, object->key);
+	if (r->next)
+		kvc_l1_object_unref(r->next);
+	else
+		r->next_order = ++c->last_order;
+	r->next = kvc_l1_object_ref(object);
+	if (r->object && (r->todo | r->waiting)) {
+		/* The newer one takes its place, also for those who wait for it. */
+		r->next_order = r->object_order;
+		cancel_store(c, r);
+	}
+	kvc_store_record_advance(c, r);
+}
+
+/* ---- Deletions ----------------------------------------------------------------------------- */
+
+static bool
+is_resident(KvcStoreController *c, KvcL1Object *object)
+{
+	KvcL1Object *resident;
+	KvcObjectKey *key = object->key;
+	if (kvc_l1_manager_reserve_read(c->context->l1, &key, 1, 1, &resident, NULL) == 0)
+		return false;
+	bool same = resident == object;
+	kvc_l1_manager_finish_read(c->context->l1, resident, 1);
+	return same;
+}
+
+void
+kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters)
+{
+	KvcStoreRecord *r = get_record(c, key);
+	KvcL1Object *newest = r->next ? r->next : r->object;
+	bool store_again = newest && is_resident(c, newest);
+	if (store_again && !r->next) {
+		r->next = kvc_l1_object_ref(newest);
+		r->next_order = r->object_order;
+	} else if (!store_again && r->next) {
+		kvc_l1_object_unref(g_steal_pointer(&r->next));
+	}
+	cancel_store(c, r);
+	r->error = 0;
+	if (!deleting(r))
+		r->delete_order = ++c->last_order;
+	r->delete_todo |= adapters & all_adapters(c) & ~r->delete_waiting;
+	kvc_store_record_advance(c, r);
+}
+
+static void
+begin_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
+{
+	uint32_t bit = 1u << adapter;
+	r->delete_todo &= ~bit;
+	if (!c->deleters[adapter]) {
+		kvc_stats_add(c->context->stats, deletes_unsupported, 1);
+		kvc_key_index_unhide(c->context->index, r->key, bit);
+		return;
+	}
+	if (r->targets[adapter].delete_tries == 0)
+		kvc_stats_add(c->context->stats, deletes, 1);
+	else
+		kvc_stats_add(c->context->stats, deletes_retried, 1);
+	r->delete_busy |= bit;
+	kvc_store_deleter_submit(c->deleters[adapter], r->key);
+}
+
+static void
+advance_deletes(KvcStoreController *c, KvcStoreRecord *r)
+{
+	uint32_t begin = r->delete_todo & ~r->busy & ~r->delete_busy;
+	while (begin)
+		begin_delete(c, r, take_bit(&begin));
+}
+
+static void
+end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_deleted)
+{
+	KvcStoreTarget *t = &r->targets[adapter];
+	uint32_t bit = 1u << adapter;
+	r->delete_busy &= ~bit;
+	if (!is_deleted) {
+		/* Locked, or the adapter failed. A lock goes away soon, a dead store may take long.
+		 */
+		int backoff = KVC_STORE_BACKOFF_DELETE + t->delete_tries;
+		t->delete_tries = MIN(t->delete_tries + 1, UINT8_MAX);
+		r->delete_todo &= ~bit;
+		r->delete_waiting |= bit;
+		arm(c, t, MIN(backoff, KVC_STORE_BACKOFFS - 1));
+		return;
+	}
+	t->delete_tries = 0;
+	kvc_stats_add(c->context->stats, deletes_completed, 1);
+	if (!(r->delete_todo & bit))
+		kvc_key_index_unhide(c->context->index, r->key, bit);
+}
+
+void
+kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message)
+{
+	for (guint i = 0; i < message->keys->len; i++) {
+		KvcStoreRecord *r = g_hash_table_lookup(c->records, message->keys->pdata[i]);
+		g_assert(r);
+		end_delete(c, r, message->adapter, kvc_bitmap_test(message->deleted, i));
+		kvc_store_record_advance(c, r);
+	}
+}
+
+/* ---- Waiters and the end ------------------------------------------------------------------- */
+
+void
+kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWaiter *waiter)
+{
+	KvcStoreRecord *r = get_record(c, key);
+	waiter->order = c->last_order;
+	waiter->next = r->waiters;
+	r->waiters = waiter;
+	kvc_store_record_advance(c, r);
+}
+
+static bool
+is_answered(const KvcStoreRecord *r, const KvcFlushWaiter *w)
+{
+	return (!r->object || r->object_order > w->order) &&
+	       (!r->next || r->next_order > w->order) &&
+	       (!deleting(r) || r->delete_order > w->order);
+}
+
+static void
+answer_waiters(KvcStoreRecord *r)
+{
+	KvcFlushWaiter **link = &r->waiters;
+	while (*link) {
+		KvcFlushWaiter *w = *link;
+		if (!is_answered(r, w)) {
+			link = &w->next;
+			continue;
+		}
+		*link = w->next;
+		w->done(w->user, r->error);
+		g_free(w);
+	}
+}
+
+void
+kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r)
+{
+	if (c->is_halting || r->queue == &c->unsettled)
+		return;
+	advance_deletes(c, r);
+	advance_stores(c, r);
+	answer_waiters(r);
+	if (!r->object && !r->next && !deleting(r)) {
+		g_hash_table_remove(c->records, r->key);
+		kvc_store_record_free(c, r, 0);
+	}
+}
+
+void
+kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_error)
+{
+	g_assert(!r->busy);
+	leave_queue(r);
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		disarm(c, &r->targets[a]);
+	while (r->waiters) {
+		KvcFlushWaiter *w = r->waiters;
+		r->waiters = w->next;
+		w->done(w->user, waiters_error);
+		g_free(w);
+	}
+	if (r->next)
+		kvc_l1_object_unref(r->next);
+	if (r->object)
+		kvc_l1_object_unref(r->object);
+	kvc_object_key_unref(r->key);
+	g_free(r);
+}

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Batches. Records that are ready are taken in order; each one's object is read-locked once for
+ * each target, mapped once for all of them, and put into an open batch of the adapter: of one
+ * scope, and of one size where the adapter wants that. A batch that failed before is tried again
+ * key by key.
+ */
+
+#include "engine/store-private.h"
+
+#include <errno.h>
+
+/* Batches being put together at a time; one more submits the oldest. */
+#define MAX_OPEN 64
+
+static const KvcL2AdapterOps *
+ops_of(const KvcStoreController *c, size_t adapter)
+{
+	return c->context->adapters[adapter].adapter->ops;
+}
+
+static uint64_t
+charge(const KvcStoreRecord *r)
+{
+	return MAX(r->object->bytes, KVC_STORE_MIN_CHARGE_BYTES);
+}
+
+static void
+submit_task(KvcStoreController *c, KvcStoreTask *task)
+{
+	KvcL2Adapter *adapter = c->context->adapters[task->adapter].adapter;
+	kvc_stats_add(c->context->stats, stores, task->n);
+	c->n_tasks++;
+	task->id = adapter->ops->submit_store_task(adapter, task->keys, task->objects, task->n);
+	if (task->id == 0)
+		g_queue_push_tail(&c->refused, task);
+	else
+		g_hash_table_insert(c->tasks[task->adapter], &task->id, task);
+}
+
+static bool
+fits(const KvcStoreController *c, const KvcStoreTask *task, const KvcStoreRecord *r, size_t adapter)
+{
+	return task->adapter == adapter && task->keys[0]->scope == r->key->scope &&
+	       task->bytes + r->memory.bytes <= KVC_STORE_BATCH_BYTES &&
+	       (!ops_of(c, adapter)->uniform_batches || task->objects[0].bytes == r->memory.bytes);
+}
+
+/* The open batch that R may join, or NULL. */
+static GList *
+find_open(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter)
+{
+	GList *link = c->open.head;
+	while (link && !fits(c, link->data, r, adapter))
+		link = link->next;
+	return link;
+}
+
+static GList *
+open_task(KvcStoreController *c, size_t adapter)
+{
+	KvcStoreTask *task = g_new0(KvcStoreTask, 1);
+	task->adapter = adapter;
+	if (c->open.length >= MAX_OPEN)
+		submit_task(c, g_queue_pop_head(&c->open));
+	g_queue_push_tail(&c->open, task);
+	return c->open.tail;
+}
+
+static void
+add_to_batch(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
+{
+	bool is_retry = r->targets[adapter].store_tries > 0;
+	GList *link = is_retry ? NULL : find_open(c, r, adapter);
+	if (!link)
+		link = open_task(c, adapter);
+	KvcStoreTask *task = link->data;
+	task->records[task->n] = r;
+	task->keys[task->n] = r->key;
+	task->objects[task->n] = r->memory;
+	task->bytes += r->memory.bytes;
+	task->n++;
+	r->busy |= 1u << adapter;
+	c->bytes_in_flight += charge(r);
+	if (is_retry || task->n == KVC_STORE_BATCH_KEYS) {
+		g_queue_delete_link(&c->open, link);
+		submit_task(c, task);
+	}
+}
+
+/* Read-locks R's object, N times; false: another one or none is resident by now. */
+static bool
+lock_object(KvcStoreController *c, KvcStoreRecord *r, unsigned n)
+{
+	KvcL1Object *locked;
+	if (kvc_l1_manager_reserve_read(c->context->l1, &r->key, 1, n, &locked, NULL) == 0)
+		return false;
+	if (locked == r->object)
+		return true;
+	kvc_l1_manager_finish_read(c->context->l1, locked, n);
+	return false;
+}
+
+static void
+fail_targets(KvcStoreController *c, KvcStoreRecord *r, uint32_t targets, int error)
+{
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		if (targets & (1u << a))
+			kvc_store_record_fail(c, r, a, error);
+	kvc_store_record_advance(c, r);
+}
+
+static void
+submit_record(KvcStoreController *c, KvcStoreRecord *r, uint32_t targets)
+{
+	unsigned n = (unsigned)__builtin_popcount(targets);
+	if (!lock_object(c, r, n)) {
+		r->todo = 0;
+		r->queue = &c->unsettled;
+		g_queue_push_tail_link(&c->unsettled, &r->link);
+		return;
+	}
+	r->todo &= ~targets;
+	int rc = r->busy ? 0 : kvc_l1_object_map(r->object, false, &r->memory);
+	if (rc < 0) {
+		kvc_l1_manager_finish_read(c->context->l1, r->object, n);
+		fail_targets(c, r, targets, rc);
+		return;
+	}
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		if (targets & (1u << a))
+			add_to_batch(c, r, a);
+}
+
+void
+kvc_store_process_ready(KvcStoreController *c)
+{
+	KvcStoreRecord *r;
+	while ((r = g_queue_peek_head(&c->ready))) {
+		uint32_t targets = r->todo & ~(r->delete_todo | r->delete_busy | r->delete_waiting);
+		uint64_t bytes = charge(r) * (uint64_t)__builtin_popcount(targets);
+		if (c->bytes_in_flight > 0 &&
+		    c->bytes_in_flight + bytes > KVC_STORE_BYTES_IN_FLIGHT)
+			break;
+		g_queue_pop_head_link(&c->ready);
+		r->queue = NULL;
+		if (targets)
+			submit_record(c, r, targets);
+	}
+	while (c->open.length > 0)
+		submit_task(c, g_queue_pop_head(&c->open));
+}
+
+/* ---- Completion ---------------------------------------------------------------------------- */
+
+static void
+finish_target(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int64_t result)
+{
+	const KvcControllerContext *context = c->context;
+	KvcL1Object *object = r->object;
+	uint32_t bit = 1u << adapter;
+	r->busy &= ~bit;
+	c->bytes_in_flight -= charge(r);
+	if (!r->busy)
+		kvc_l1_object_unmap(&r->memory);
+	if (result >= 0) {
+		r->stored |= bit;
+		kvc_stats_add(context->stats, stores_completed, 1);
+		kvc_key_index_add(context->index, r->key, bit, object->bytes, object->mtime_ns);
+	} else {
+		kvc_store_record_fail(c, r, adapter, (int)result);
+	}
+	kvc_l1_manager_finish_read(context->l1, object, 1);
+}
+
+static void
+complete_task(KvcStoreController *c, KvcStoreTask *task, int64_t result)
+{
+	KvcAdapterSlot *slot = &c->context->adapters[task->adapter];
+	if (result >= 0) {
+		kvc_stats_add(c->context->stats, store_bytes, (uint64_t)result);
+		__atomic_store_n(&slot->store_failures, 0, __ATOMIC_RELAXED);
+	} else {
+		__atomic_fetch_add(&slot->store_failures, 1, __ATOMIC_RELAXED);
+	}
+	c->n_tasks--;
+	for (size_t i = 0; i < task->n; i++)
+		finish_target(c, task->records[i], task->adapter, result);
+	for (size_t i = 0; i < task->n; i++)
+		kvc_store_record_advance(c, task->records[i]);
+	g_free(task);
+}
+
+void
+kvc_store_drain_completions(KvcStoreController *c, size_t adapter)
+{
+	KvcL2Adapter *l2 = c->context->adapters[adapter].adapter;
+	KvcL2StoreResult results[64];
+	size_t n;
+	do {
+		n = l2->ops->pop_completed_store_tasks(l2, results, G_N_ELEMENTS(results));
+		for (size_t i = 0; i < n; i++) {
+			KvcStoreTask *task =
+				g_hash_table_lookup(c->tasks[adapter], &results[i].task_id);
+			if (!task) {
+				g_warning("L2 adapter #%zu completed a store that is not ours",
+					  adapter + 1);
+				continue;
+			}
+			g_hash_table_remove(c->tasks[adapter], &results[i].task_id);
+			complete_task(c, task, results[i].bytes_transferred);
+		}
+	} while (n == G_N_ELEMENTS(results));
+}
+
+void
+kvc_store_fail_refused(KvcStoreController *c)
+{
+	KvcStoreTask *task;
+	while ((task = g_queue_pop_head(&c->refused)))
+		complete_task(c, task, -EIO);
+}

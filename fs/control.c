@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The files of .kvcache: texts made when they are opened, and paths written to be acted on. */
+
+#include "config.h"
+#include "fs/internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+
+#define EVICT_WAIT_NS INT64_C(1000000000)
+#define EVICT_RETRY_NS INT64_C(20000000)
+
+typedef struct Control {
+	const char *name;
+	mode_t mode;
+	GString *(*text)(Kvcfs *fs);
+	void (*act)(fuse_req_t req, Kvcfs *fs, GPtrArray *keys, size_t size);
+} Control;
+
+/* ---- Texts --------------------------------------------------------------------------------- */
+
+static void
+append_line(void *user, const char *name, const char *value)
+{
+	g_string_append_printf(user, "%s %s\n", name, value);
+}
+
+static GString *
+status_text(Kvcfs *fs)
+{
+	GString *text = g_string_new(NULL);
+	GString *engine = g_string_new(NULL);
+	kvc_storage_manager_report_status(fs->sm, append_line, engine);
+	/* Health comes first, then how the mount does its I/O. */
+	char *rest = strchr(engine->str, '\n');
+	g_string_append_len(text, engine->str, rest + 1 - engine->str);
+	append_line(text, "version", KVC_VERSION);
+	append_line(text, "io_mode", fs->is_passthrough ? "passthrough" : "direct");
+	append_line(text,
+		    "draining",
+		    __atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED) ? "yes" : "no");
+	g_string_append(text, rest + 1);
+	g_string_free(engine, TRUE);
+	return text;
+}
+
+static GString *
+stats_text(Kvcfs *fs)
+{
+	GString *text = g_string_new(NULL);
+	kvc_storage_manager_report_stats(fs->sm, append_line, text);
+	for (size_t i = 0; i < KVCFS_N_STATS; i++)
+		g_string_append_printf(text,
+				       "mount_%s %" PRIu64 "\n",
+				       kvcfs_stat_names[i],
+				       __atomic_load_n(&fs->stats[i], __ATOMIC_RELAXED));
+	return text;
+}
+
+/* ---- evict --------------------------------------------------------------------------------- */
+
+typedef struct Evict {
+	Kvcfs *fs;
+	GPtrArray *keys; /* owned; what is left to do */
+	size_t size;
+	int64_t deadline_ns;
+} Evict;
+
+static void evict_step(fuse_req_t req, Evict *evict);
+
+static void
+evict_end(fuse_req_t req, Evict *evict, int errnum)
+{
+	if (errnum)
+		fuse_reply_err(req, errnum);
+	else
+		fuse_reply_write(req, evict->size);
+	g_ptr_array_unref(evict->keys);
+	g_free(evict);
+}
+
+static void
+evict_again(fuse_req_t req, KvcfsWake why, void *user)
+{
+	if (why == KVCFS_WAKE_INTERRUPT)
+		evict_end(req, user, EINTR);
+	else
+		evict_step(req, user);
+}
+
+/* What is locked, loading or on its way to L2 is waited for, 1 s. */
+static void
+evict_step(fuse_req_t req, Evict *evict)
+{
+	Kvcfs *fs = evict->fs;
+	for (guint i = 0; i < evict->keys->len;) {
+		if (kvc_storage_manager_evict(fs->sm, evict->keys->pdata[i]) == -EBUSY)
+			i++;
+		else
+			g_ptr_array_remove_index_fast(evict->keys, i);
+	}
+	int64_t now = kvcfs_now_ns();
+	if (evict->keys->len == 0)
+		evict_end(req, evict, 0);
+	else if (now >= evict->deadline_ns)
+		evict_end(req, evict, EBUSY);
+	else
+		kvcfs_pending_release(kvcfs_pending_new(
+			fs->pendings, req, now + EVICT_RETRY_NS, evict_again, evict));
+}
+
+static void
+act_evict(fuse_req_t req, Kvcfs *fs, GPtrArray *keys, size_t size)
+{
+	Evict *evict = g_new(Evict, 1);
+	*evict = (Evict){fs, g_ptr_array_ref(keys), size, kvcfs_now_ns() + EVICT_WAIT_NS};
+	evict_step(req, evict);
+}
+
+/* ---- flush --------------------------------------------------------------------------------- */
+
+typedef struct Flush {
+	KvcfsPending *pending;
+	size_t size;
+	int refs;  /* Atomic: the answer and every flush not done */
+	int left;  /* Atomic: flushes not done, and one for the submitter */
+	int error; /* Atomic: the first */
+} Flush;
+
+static void
+unref_flush(Flush *flush)
+{
+	if (__atomic_fetch_sub(&flush->refs, 1, __ATOMIC_ACQ_REL) == 1)
+		g_free(flush);
+}
+
+static void
+answer_flush(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Flush *flush = user;
+	int error = __atomic_load_n(&flush->error, __ATOMIC_ACQUIRE);
+	if (why == KVCFS_WAKE_INTERRUPT)
+		fuse_reply_err(req, EINTR);
+	else if (why == KVCFS_WAKE_TIMEOUT || error)
+		fuse_reply_err(req, EIO);
+	else
+		fuse_reply_write(req, flush->size);
+	unref_flush(flush);
+}
+
+static void
+flush_one_done(void *user, int error)
+{
+	Flush *flush = user;
+	/* Gone meanwhile is as good as stored. */
+	if (error < 0 && error != -ENOENT)
+		__atomic_store_n(&flush->error, error, __ATOMIC_RELEASE);
+	if (__atomic_fetch_sub(&flush->left, 1, __ATOMIC_ACQ_REL) == 1)
+		kvcfs_pending_wake(flush->pending);
+	unref_flush(flush);
+}
+
+static void
+act_flush(fuse_req_t req, Kvcfs *fs, GPtrArray *keys, size_t size)
+{
+	Flush *flush = g_new0(Flush, 1);
+	flush->size = size;
+	flush->refs = (int)keys->len + 2;
+	flush->left = (int)keys->len + 1;
+	flush->pending = kvcfs_pending_new(fs->pendings,
+					   req,
+					   kvcfs_now_ns() + fs->config.load_timeout_ns,
+					   answer_flush,
+					   flush);
+	for (guint i = 0; i < keys->len; i++)
+		kvc_storage_manager_flush(fs->sm, keys->pdata[i], flush_one_done, flush);
+	flush_one_done(flush, 0);
+}
+
+/* ---- The table ----------------------------------------------------------------------------- */
+
+static const Control controls[] = {
+	{"status", 0444, status_text, NULL},
+	{"stats", 0444, stats_text, NULL},
+	{"evict", 0600, NULL, act_evict},
+	{"flush", 0600, NULL, act_flush},
+};
+
+int
+kvcfs_control_count(void)
+{
+	return (int)G_N_ELEMENTS(controls);
+}
+
+const char *
+kvcfs_control_name(int control)
+{
+	return controls[control].name;
+}
+
+mode_t
+kvcfs_control_mode(int control)
+{
+	return controls[control].mode;
+}
+
+KvcfsInode *
+kvcfs_control_lookup(Kvcfs *fs, const char *name)
+{
+	KvcfsInode *inode = NULL;
+	pthread_mutex_lock(&fs->names);
+	for (size_t i = 0; i < G_N_ELEMENTS(controls); i++)
+		if (strcmp(controls[i].name, name) == 0)
+			inode = kvcfs_inode_ref_locked(fs->controls->pdata[i]);
+	pthread_mutex_unlock(&fs->names);
+	return inode;
+}
+
+void
+kvcfs_control_open(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
+{
+	const Control *control = &controls[inode->control];
+	bool is_write = (fi->flags & O_ACCMODE) != O_RDONLY;
+	if (is_write ? !control->act : !control->text) {
+		fuse_reply_err(req, EACCES);
+		return;
+	}
+	KvcfsHandle *handle = kvcfs_handle_new(
+		is_write ? KVCFS_HANDLE_CONTROL_WRITE : KVCFS_HANDLE_TEXT, inode);
+	if (control->text)
+		handle->text = control->text(inode->fs);
+	fi->fh = (uintptr_t)handle;
+	fi->direct_io = 1;
+	if (kvcfs_reply_open(req, fi, 0) != 0)
+		kvcfs_handle_free(handle);
+}
+
+/* ---- Paths that are written ---------------------------------------------------------------- */
+
+static void
+add_rank_keys(Kvcfs *fs, KvcfsInode *rank, GPtrArray *keys)
+{
+	KvcListEntry entries[64];
+	uint64_t after = 0;
+	size_t n;
+	do {
+		n = kvc_storage_manager_list(
+			fs->sm, rank->scope, UINT32_MAX, after, entries, G_N_ELEMENTS(entries));
+		for (size_t i = 0; i < n; i++) {
+			after = entries[i].info.sequence;
+			g_ptr_array_add(keys, entries[i].key);
+		}
+	} while (n > 0);
+}
+
+static void
+add_prefix_keys(KvcfsInode *prefix, GPtrArray *keys)
+{
+	g_autoptr(GPtrArray) chain = kvcfs_prefix_keys(prefix);
+	for (guint i = 0; i < chain->len; i++)
+		g_ptr_array_add(keys, kvc_object_key_ref(chain->pdata[i]));
+	g_ptr_array_add(keys, kvc_object_key_ref(prefix->key));
+}
+
+/* What a directory stands for: everything below it. */
+static void
+add_dir_keys(KvcfsInode *dir, GPtrArray *keys)
+{
+	if (dir->kind == KVCFS_PREFIX) {
+		add_prefix_keys(dir, keys);
+		return;
+	}
+	g_autoptr(GPtrArray) ranks = kvcfs_tree_ranks_below(dir);
+	for (guint i = 0; i < ranks->len; i++) {
+		add_rank_keys(dir->fs, ranks->pdata[i], keys);
+		kvcfs_inode_unref(ranks->pdata[i], 1);
+	}
+}
+
+/* For a whole directory, what no other tier has is passed over: it cannot go. */
+static void
+keep_replicated(Kvcfs *fs, GPtrArray *keys, guint first)
+{
+	for (guint i = first; i < keys->len;) {
+		KvcObjectInfo info;
+		bool has_copy = kvc_storage_manager_stat(fs->sm, keys->pdata[i], &info) == 0 &&
+				(info.tiers & ~KVC_TIER_L1);
+		if (has_copy)
+			i++;
+		else
+			g_ptr_array_remove_index_fast(keys, i);
+	}
+}
+
+static int
+add_object_key(Kvcfs *fs, KvcfsInode *dir, const char *name, GPtrArray *keys)
+{
+	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
+	if (kvc_storage_manager_stat(fs->sm, key, NULL) < 0 ||
+	    (dir->kind == KVCFS_PREFIX && !kvcfs_prefix_has(dir, key)))
+		return -ENOENT;
+	g_ptr_array_add(keys, g_steal_pointer(&key));
+	return 0;
+}
+
+/* Splits a path below the root; NULL: '.' or '..' in it. */
+static GPtrArray *
+split_path(char **parts)
+{
+	g_autoptr(GPtrArray) components = g_ptr_array_new();
+	for (char **p = parts; *p; p++) {
+		if (strcmp(*p, ".") == 0 || strcmp(*p, "..") == 0)
+			return NULL;
+		if (**p)
+			g_ptr_array_add(components, *p);
+	}
+	return g_steal_pointer(&components);
+}
+
+static int
+add_path_keys(Kvcfs *fs, const char *path, GPtrArray *keys, bool is_evict)
+{
+	const char *mount_point = fs->config.mount_point;
+	size_t len = mount_point ? strlen(mount_point) : 0;
+	if (len > 0 && strncmp(path, mount_point, len) == 0 && (path[len] == '/' || !path[len]))
+		path += len;
+	g_auto(GStrv) parts = g_strsplit(path, "/", -1);
+	g_autoptr(GPtrArray) components = split_path(parts);
+	if (!components)
+		return -EINVAL;
+	guint n = components->len;
+	const char *const *names = (const char *const *)components->pdata;
+	const char *last = n > 0 ? names[n - 1] : "";
+	bool is_object = kvcfs_name_classify(last) == KVCFS_NAME_HASH;
+	KvcfsInode *dir = kvcfs_tree_resolve(fs, names, is_object ? n - 1 : n);
+	int rc = 0;
+	guint first = keys->len;
+	if (!dir)
+		return -ENOENT;
+	if (is_object && !dir->scope)
+		rc = -ENOENT;
+	else if (is_object)
+		rc = add_object_key(fs, dir, last, keys);
+	else
+		add_dir_keys(dir, keys);
+	if (is_evict && !is_object)
+		keep_replicated(fs, keys, first);
+	kvcfs_inode_unref(dir, 1);
+	return rc;
+}
+
+void
+kvcfs_control_write(fuse_req_t req, KvcfsInode *inode, const char *data, size_t len)
+{
+	Kvcfs *fs = inode->fs;
+	const Control *control = &controls[inode->control];
+	g_autofree char *text = g_strndup(data, len);
+	g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
+	g_autoptr(GPtrArray) keys =
+		g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+	bool has_path = false;
+	int rc = strlen(text) == len ? 0 : -EINVAL;
+	kvcfs_prefix_save_all(fs);
+	for (char **line = lines; rc == 0 && *line; line++) {
+		if (!**line)
+			continue;
+		has_path = true;
+		rc = add_path_keys(fs, *line, keys, control->act == act_evict);
+	}
+	if (rc == 0 && !has_path)
+		rc = -EINVAL;
+	if (rc < 0)
+		fuse_reply_err(req, -rc);
+	else
+		control->act(req, fs, keys, len);
+}

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * OPENDIR, READDIR, RELEASEDIR. Opening a prefix directory submits one prefetch task for its chain and is
+ * answered when the lookup phase is done; READDIR never waits. The handle keeps the loaded chunks locked.
+ */
+
+#include "fs/internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* The loads of a prefix directory begin at the first open of an entry, or after this. */
+#define START_LOADS_NS (50 * INT64_C(1000000))
+/* Offsets of temporary names; those of keys are their sequences, far below. */
+#define TEMP_OFFSET (INT64_C(1) << 62)
+#define FIRST_SEQUENCE 16
+#define PAGE 64
+
+/* ---- OPENDIR ------------------------------------------------------------------------------- */
+
+typedef struct Opendir {
+	Kvcfs *fs;
+	fuse_req_t req;
+	struct fuse_file_info fi;
+	KvcfsHandle *handle; /* owned until answered */
+	int64_t deadline_ns;
+	bool has_waited_chain, has_waited_commit;
+} Opendir;
+
+static void opendir_step(Opendir *open);
+
+static void
+opendir_fail(Opendir *open, int errnum)
+{
+	fuse_reply_err(open->req, errnum);
+	kvcfs_handle_free(open->handle);
+	g_free(open);
+}
+
+static void
+opendir_end(Opendir *open)
+{
+	KvcfsHandle *handle = open->handle;
+	open->fi.fh = (uintptr_t)handle;
+	if (fuse_reply_open(open->req, &open->fi) != 0)
+		kvcfs_handle_release(handle);
+	g_free(open);
+}
+
+typedef struct StartTimer {
+	Kvcfs *fs;
+	KvcfsHandle *handle; /* only compared until it is found to be open */
+} StartTimer;
+
+static void
+start_loads(fuse_req_t req, KvcfsWake why, void *user)
+{
+	StartTimer *timer = user;
+	Kvcfs *fs = timer->fs;
+	pthread_mutex_lock(&fs->names);
+	if (g_ptr_array_remove_fast(fs->held_dirs, timer->handle))
+		kvc_prefetch_handle_start(timer->handle->fetch->handle);
+	pthread_mutex_unlock(&fs->names);
+	g_free(timer);
+}
+
+/* How many keys from the first are known to exist: what a listing shows without waiting. */
+static size_t
+count_known(Kvcfs *fs, const GPtrArray *keys)
+{
+	size_t n = 0;
+	while (n < keys->len && kvc_storage_manager_stat(fs->sm, keys->pdata[n], NULL) == 0)
+		n++;
+	return n;
+}
+
+static bool
+after_plan(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
+{
+	Opendir *open = user;
+	Kvcfs *fs = open->fs;
+	KvcfsHandle *handle = open->handle;
+	if (why == KVCFS_WAKE_INTERRUPT) {
+		opendir_fail(open, EINTR);
+		return false;
+	}
+	ssize_t found = why == KVCFS_WAKE_DONE ? kvc_prefetch_handle_get_found(fetch->handle) : -1;
+	handle->n_found = found >= 0 ? (size_t)found : count_known(fs, handle->keys);
+	bool is_kept = why == KVCFS_WAKE_DONE;
+	if (is_kept) {
+		StartTimer *timer = g_new(StartTimer, 1);
+		*timer = (StartTimer){fs, handle};
+		handle->fetch = fetch;
+		pthread_mutex_lock(&fs->names);
+		g_ptr_array_add(fs->open_prefixes, handle);
+		g_ptr_array_add(fs->held_dirs, handle);
+		pthread_mutex_unlock(&fs->names);
+		kvcfs_pending_release(kvcfs_pending_new(fs->pendings,
+							NULL,
+							kvcfs_now_ns() + START_LOADS_NS,
+							start_loads,
+							timer));
+	}
+	opendir_end(open);
+	return is_kept;
+}
+
+static void
+plan_chain(Opendir *open)
+{
+	Kvcfs *fs = open->fs;
+	KvcfsHandle *handle = open->handle;
+	handle->keys = kvcfs_prefix_keys(handle->inode);
+	handle->key_set = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
+	for (guint i = 0; i < handle->keys->len; i++)
+		g_hash_table_add(handle->key_set, handle->keys->pdata[i]);
+	if (handle->keys->len == 0) {
+		opendir_end(open);
+		return;
+	}
+	KvcPrefetchParams params = {
+		.keys = (KvcObjectKey *const *)handle->keys->pdata,
+		.n_keys = handle->keys->len,
+		.flags = KVC_PREFETCH_HOLD,
+	};
+	kvcfs_fetch_start(fs, open->req, &params, true, open->deadline_ns, after_plan, open);
+}
+
+static void
+after_wait(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Opendir *open = user;
+	if (why == KVCFS_WAKE_INTERRUPT)
+		opendir_fail(open, EINTR);
+	else
+		opendir_step(open);
+}
+
+static void
+opendir_step(Opendir *open)
+{
+	Kvcfs *fs = open->fs;
+	KvcfsInode *dir = open->handle->inode;
+	bool is_prefix = dir->kind == KVCFS_PREFIX;
+	if (is_prefix && !open->has_waited_chain && !kvcfs_prefix_is_loaded(dir)) {
+		open->has_waited_chain = true;
+		kvcfs_prefix_wait(dir, open->req, open->deadline_ns, after_wait, open);
+		return;
+	}
+	if (!open->has_waited_commit && kvcfs_is_closing(fs, NULL, dir->scope)) {
+		open->has_waited_commit = true;
+		kvcfs_wait_for_commit(fs, open->req, NULL, dir->scope, after_wait, open);
+		return;
+	}
+	if (is_prefix)
+		plan_chain(open);
+	else
+		opendir_end(open);
+}
+
+static GPtrArray *
+control_files(Kvcfs *fs)
+{
+	GPtrArray *children = g_ptr_array_new();
+	for (int i = 0; i < kvcfs_control_count(); i++)
+		g_ptr_array_add(children, kvcfs_control_lookup(fs, kvcfs_control_name(i)));
+	return children;
+}
+
+void
+kvcfs_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	Kvcfs *fs = kvcfs_of(req);
+	KvcfsInode *dir = kvcfs_inode_of(fs, ino);
+	bool is_prefix = dir->kind == KVCFS_PREFIX;
+	Opendir *open = g_new0(Opendir, 1);
+	open->fs = fs;
+	open->req = req;
+	open->fi = *fi;
+	open->deadline_ns = kvcfs_now_ns() + fs->config.load_timeout_ns;
+	open->handle = kvcfs_handle_new(is_prefix ? KVCFS_HANDLE_PREFIX_DIR : KVCFS_HANDLE_DIR, dir);
+	if (dir->kind == KVCFS_CONTROL_ROOT)
+		open->handle->children = control_files(fs);
+	else if (dir->kind == KVCFS_DIR)
+		open->handle->children = kvcfs_tree_list(dir);
+	if (dir->scope)
+		opendir_step(open);
+	else
+		opendir_end(open);
+}
+
+/* ---- READDIR ------------------------------------------------------------------------------- */
+
+typedef struct Listing {
+	fuse_req_t req;
+	char *data;
+	size_t size, used;
+} Listing;
+
+/* false: no room for it any more. */
+static bool
+add_entry(Listing *listing, const char *name, uint64_t ino, mode_t mode, off_t next)
+{
+	struct stat st = {.st_ino = ino, .st_mode = mode};
+	size_t room = listing->size - listing->used;
+	size_t n = fuse_add_direntry(
+		listing->req, listing->data + listing->used, room, name, &st, next);
+	if (n > room)
+		return false;
+	listing->used += n;
+	return true;
+}
+
+static bool
+add_dots(Listing *listing, const KvcfsInode *dir, off_t off)
+{
+	uint64_t above = dir->parent ? dir->parent->ino : dir->ino;
+	if (off < 1 && !add_entry(listing, ".", dir->ino, S_IFDIR, 1))
+		return false;
+	return off >= 2 || add_entry(listing, "..", above, S_IFDIR, 2);
+}
+
+static void
+list_children(Listing *listing, const KvcfsHandle *handle, off_t off)
+{
+	guint first = off > 2 ? (guint)off - 2 : 0;
+	const KvcfsInode *dir = handle->inode;
+	for (guint i = first; i < handle->children->len; i++) {
+		const KvcfsInode *child = handle->children->pdata[i];
+		if (!add_entry(listing, child->name, child->ino, child->mode, (off_t)i + 3))
+			return;
+	}
+	/* The root's own, which is in no table. */
+	off_t end = (off_t)handle->children->len + 3;
+	if (dir == dir->fs->root && off < end)
+		add_entry(
+			listing, KVCFS_CONTROL_DIR, dir->fs->control_root->ino, S_IFDIR, end);
+}
+
+static void
+list_temps(Listing *listing, KvcfsInode *dir, off_t off)
+{
+	GHashTableIter iter;
+	const char *name;
+	KvcfsInode *inode;
+	off_t next = TEMP_OFFSET;
+	pthread_mutex_lock(&dir->fs->names);
+	if (dir->temps) {
+		g_hash_table_iter_init(&iter, dir->temps);
+		while (g_hash_table_iter_next(&iter, (void **)&name, (void **)&inode))
+			if (++next > off && !add_entry(listing, name, inode->ino, S_IFREG, next))
+				break;
+	}
+	pthread_mutex_unlock(&dir->fs->names);
+}
+
+/* true: all keys fit. */
+static bool
+list_keys(Listing *listing, KvcfsInode *rank, off_t off)
+{
+	unsigned spaces = 1u << KVC_SPACE_CHUNK | 1u << KVC_SPACE_PREFIX;
+	uint64_t after = off < FIRST_SEQUENCE ? 0 : (uint64_t)off;
+	bool fits = true;
+	size_t n;
+	do {
+		KvcListEntry entries[PAGE];
+		n = kvc_storage_manager_list(rank->fs->sm, rank->scope, spaces, after, entries, PAGE);
+		for (size_t i = 0; i < n; i++) {
+			KvcObjectKey *key = entries[i].key;
+			bool is_prefix = key->space == KVC_SPACE_PREFIX;
+			g_autofree char *name =
+				is_prefix ? g_strndup((const char *)key->chunk_hash,
+						      key->chunk_hash_len)
+					  : kvc_object_key_hash_hex(key);
+			after = entries[i].info.sequence;
+			fits = fits && add_entry(listing,
+						 name,
+						 key->hash,
+						 is_prefix ? S_IFDIR : S_IFREG,
+						 (off_t)after);
+			kvc_object_key_unref(key);
+		}
+	} while (fits && n == PAGE);
+	return fits;
+}
+
+static void
+list_prefix(Listing *listing, const KvcfsHandle *handle, off_t off)
+{
+	KvcfsInode *prefix = handle->inode;
+	size_t i = off > 2 ? (size_t)off - 2 : 0;
+	for (; off < TEMP_OFFSET && i < handle->n_found; i++) {
+		KvcObjectKey *key = handle->keys->pdata[i];
+		g_autofree char *name = kvc_object_key_hash_hex(key);
+		if (!add_entry(listing, name, key->hash, S_IFREG, (off_t)i + 3))
+			return;
+	}
+	off_t end = (off_t)handle->n_found + 3;
+	if (off < end && kvcfs_prefix_shows_keys_file(prefix)) {
+		KvcfsInode *keys = kvcfs_prefix_keys_inode(prefix);
+		bool fits = add_entry(listing, KVCFS_KEYS_FILE, keys->ino, S_IFREG, end);
+		kvcfs_inode_unref(keys, 1);
+		if (!fits)
+			return;
+	}
+	list_temps(listing, prefix, off);
+}
+
+void
+kvcfs_op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	KvcfsHandle *handle = kvcfs_handle_of(fi);
+	KvcfsInode *dir = handle->inode;
+	g_autofree char *data = g_malloc(size);
+	Listing listing = {req, data, size, 0};
+	if (add_dots(&listing, dir, off)) {
+		if (handle->children)
+			list_children(&listing, handle, off);
+		else if (dir->kind == KVCFS_PREFIX)
+			list_prefix(&listing, handle, off);
+		else if (off >= TEMP_OFFSET || list_keys(&listing, dir, off))
+			list_temps(&listing, dir, off);
+	}
+	fuse_reply_buf(req, listing.data, listing.used);
+}
+
+/* ---- RELEASEDIR ---------------------------------------------------------------------------- */
+
+void
+kvcfs_op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	kvcfs_handle_release(kvcfs_handle_of(fi));
+	fuse_reply_err(req, 0);
+}

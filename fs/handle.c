@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Open files: what each holds, and the backing id that the opens of one inode share. */
+
+#include "fs/internal.h"
+
+#include <errno.h>
+
+KvcfsHandle *
+kvcfs_handle_new(KvcfsHandleKind kind, KvcfsInode *inode)
+{
+	KvcfsHandle *handle = g_new0(KvcfsHandle, 1);
+	handle->kind = kind;
+	pthread_mutex_lock(&inode->fs->names);
+	handle->inode = kvcfs_inode_ref_locked(inode);
+	g_hash_table_add(inode->fs->handles, handle);
+	pthread_mutex_unlock(&inode->fs->names);
+	return handle;
+}
+
+static void
+unref_inodes(GPtrArray *inodes)
+{
+	for (guint i = 0; i < inodes->len; i++)
+		kvcfs_inode_unref(inodes->pdata[i], 1);
+	g_ptr_array_unref(inodes);
+}
+
+void
+kvcfs_handle_free(KvcfsHandle *handle)
+{
+	Kvcfs *fs = handle->inode->fs;
+	pthread_mutex_lock(&fs->names);
+	g_hash_table_remove(fs->handles, handle);
+	pthread_mutex_unlock(&fs->names);
+	if (handle->is_counted)
+		kvcfs_io_close(handle->inode);
+	if (handle->object)
+		kvc_storage_manager_finish_read(fs->sm, handle->object);
+	if (handle->fetch)
+		kvcfs_fetch_drop(handle->fetch);
+	if (handle->text)
+		g_string_free(handle->text, TRUE);
+	if (handle->children)
+		unref_inodes(handle->children);
+	if (handle->key_set)
+		g_hash_table_unref(handle->key_set);
+	if (handle->keys)
+		g_ptr_array_unref(handle->keys);
+	kvcfs_inode_unref(handle->inode, 1);
+	g_free(handle);
+}
+
+static void
+leave_prefix(KvcfsHandle *handle)
+{
+	Kvcfs *fs = handle->inode->fs;
+	pthread_mutex_lock(&fs->names);
+	g_ptr_array_remove_fast(fs->open_prefixes, handle);
+	g_ptr_array_remove_fast(fs->held_dirs, handle);
+	pthread_mutex_unlock(&fs->names);
+	kvcfs_prefix_save(handle->inode);
+}
+
+void
+kvcfs_handle_release(KvcfsHandle *handle)
+{
+	KvcfsInode *inode = kvcfs_inode_ref(handle->inode);
+	bool is_writer = handle->kind == KVCFS_HANDLE_WRITE;
+	if (handle->kind == KVCFS_HANDLE_PREFIX_DIR)
+		leave_prefix(handle);
+	kvcfs_handle_free(handle);
+	if (is_writer)
+		kvcfs_staging_release_writer(inode);
+	kvcfs_inode_unref(inode, 1);
+}
+
+void
+kvcfs_handles_release_all(Kvcfs *fs)
+{
+	for (;;) {
+		GHashTableIter iter;
+		void *handle;
+		pthread_mutex_lock(&fs->names);
+		g_hash_table_iter_init(&iter, fs->handles);
+		bool found = g_hash_table_iter_next(&iter, &handle, NULL);
+		pthread_mutex_unlock(&fs->names);
+		if (!found)
+			return;
+		kvcfs_handle_release(handle);
+	}
+}
+
+/*
+ * One backing id an inode, from its first open to its last release: a second one for the same inode is
+ * EIO, and one left registered keeps its memory after a crash (facts/fuse.md 1.5, 1.13).
+ */
+int
+kvcfs_io_open(KvcfsInode *inode, int fd)
+{
+	Kvcfs *fs = inode->fs;
+	int id = 0;
+	pthread_mutex_lock(&inode->io_lock);
+	if (fs->is_passthrough) {
+		id = inode->n_opens > 0 ? inode->backing_id : kvcfs_backing_open(fs->se, fd);
+		if (id > 0)
+			inode->backing_id = id;
+	}
+	if (id >= 0)
+		inode->n_opens++;
+	pthread_mutex_unlock(&inode->io_lock);
+	if (id < 0)
+		kvcfs_count(fs, backing_open_failed);
+	return id;
+}
+
+void
+kvcfs_io_close(KvcfsInode *inode)
+{
+	Kvcfs *fs = inode->fs;
+	KvcL1Object *commit_lock = NULL;
+	pthread_mutex_lock(&inode->io_lock);
+	g_assert(inode->n_opens > 0);
+	if (--inode->n_opens == 0) {
+		if (inode->backing_id > 0)
+			kvcfs_backing_close(fs->se, inode->backing_id);
+		inode->backing_id = 0;
+		commit_lock = g_steal_pointer(&inode->commit_lock);
+	}
+	pthread_mutex_unlock(&inode->io_lock);
+	if (commit_lock)
+		kvc_storage_manager_finish_read(fs->sm, commit_lock);
+}

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Inodes: their references, the table of committed objects, their attributes. A nodeid is a pointer. */
+
+#include "fs/internal.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+int64_t
+kvcfs_now_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * INT64_C(1000000000) + ts.tv_nsec;
+}
+
+int64_t
+kvcfs_wall_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_REALTIME, &ts);
+	return ts.tv_sec * INT64_C(1000000000) + ts.tv_nsec;
+}
+
+fuse_ino_t
+kvcfs_inode_nodeid(const KvcfsInode *inode)
+{
+	return inode == inode->fs->root ? FUSE_ROOT_ID : (fuse_ino_t)(uintptr_t)inode;
+}
+
+KvcfsInode *
+kvcfs_inode_new_locked(Kvcfs *fs,
+		       KvcfsKind kind,
+		       KvcfsInode *parent,
+		       const char *name,
+		       KvcKeyScope *scope)
+{
+	KvcfsInode *inode = g_new0(KvcfsInode, 1);
+	inode->fs = fs;
+	inode->kind = kind;
+	inode->ino = fs->next_ino++;
+	inode->parent = parent ? kvcfs_inode_ref_locked(parent) : NULL;
+	inode->name = g_strdup(name);
+	inode->scope = scope ? kvc_key_scope_ref(scope) : NULL;
+	inode->refs = 1;
+	bool is_dir = kind == KVCFS_DIR || kind == KVCFS_RANK || kind == KVCFS_PREFIX ||
+		      kind == KVCFS_CONTROL_ROOT;
+	inode->mode = is_dir ? S_IFDIR | 0755 : S_IFREG | 0644;
+	if (kind == KVCFS_DIR)
+		inode->children = g_hash_table_new(g_str_hash, g_str_equal);
+	pthread_mutex_init(&inode->io_lock, NULL);
+	inode->next = fs->inodes;
+	if (fs->inodes)
+		fs->inodes->prev = inode;
+	fs->inodes = inode;
+	return inode;
+}
+
+KvcfsInode *
+kvcfs_inode_ref_locked(KvcfsInode *inode)
+{
+	inode->refs++;
+	return inode;
+}
+
+KvcfsInode *
+kvcfs_inode_ref(KvcfsInode *inode)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	kvcfs_inode_ref_locked(inode);
+	pthread_mutex_unlock(&inode->fs->names);
+	return inode;
+}
+
+static void
+leave_list_locked(KvcfsInode *inode)
+{
+	if (inode->next)
+		inode->next->prev = inode->prev;
+	if (inode->prev)
+		inode->prev->next = inode->next;
+	else
+		inode->fs->inodes = inode->next;
+}
+
+/* Out of the tables that find inodes without owning them. */
+static void
+leave_tables_locked(KvcfsInode *inode)
+{
+	Kvcfs *fs = inode->fs;
+	leave_list_locked(inode);
+	GHashTable *table = inode->kind == KVCFS_OBJECT	  ? fs->objects
+			    : inode->kind == KVCFS_PREFIX ? fs->prefixes
+							  : NULL;
+	if (table && inode->key && g_hash_table_lookup(table, inode->key) == inode)
+		g_hash_table_remove(table, inode->key);
+	if (inode->kind == KVCFS_KEYS)
+		kvcfs_chain_forget_keys_inode_locked(inode->parent, inode);
+	if (inode->kind == KVCFS_RANK && g_hash_table_lookup(fs->ranks, inode->scope) == inode)
+		g_hash_table_remove(fs->ranks, inode->scope);
+}
+
+static void
+unref_table(GHashTable *table)
+{
+	GHashTableIter iter;
+	KvcfsInode *inode;
+	if (!table)
+		return;
+	g_hash_table_iter_init(&iter, table);
+	while (g_hash_table_iter_next(&iter, NULL, (void **)&inode)) {
+		g_hash_table_iter_remove(&iter);
+		kvcfs_inode_unref(inode, 1);
+	}
+}
+
+static void
+free_inode(KvcfsInode *inode)
+{
+	g_clear_pointer(&inode->children, g_hash_table_unref);
+	g_clear_pointer(&inode->temps, g_hash_table_unref);
+	g_clear_pointer(&inode->nlinks, g_hash_table_unref);
+	g_clear_pointer(&inode->chain, kvcfs_chain_free);
+	g_clear_pointer(&inode->key, kvc_object_key_unref);
+	g_clear_pointer(&inode->scope, kvc_key_scope_unref);
+	pthread_mutex_destroy(&inode->io_lock);
+	g_free(inode->name);
+	g_free(inode);
+}
+
+/* The last reference is gone: gives back those it had. */
+static void
+dispose(KvcfsInode *inode)
+{
+	KvcfsInode *parent = inode->parent;
+	if (inode->staging)
+		kvcfs_staging_free(inode);
+	unref_table(inode->children);
+	unref_table(inode->temps);
+	free_inode(inode);
+	if (parent)
+		kvcfs_inode_unref(parent, 1);
+}
+
+void
+kvcfs_inodes_free_stagings(Kvcfs *fs)
+{
+	for (KvcfsInode *inode = fs->inodes; inode; inode = inode->next) {
+		/* Against its end while its staging lets go of others. */
+		kvcfs_inode_ref(inode);
+		if (inode->staging)
+			kvcfs_staging_free(inode);
+	}
+}
+
+void
+kvcfs_inodes_free_all(Kvcfs *fs)
+{
+	while (fs->inodes) {
+		KvcfsInode *inode = fs->inodes;
+		fs->inodes = inode->next;
+		free_inode(inode);
+	}
+}
+
+void
+kvcfs_inode_unref(KvcfsInode *inode, uint64_t n)
+{
+	Kvcfs *fs = inode->fs;
+	pthread_mutex_lock(&fs->names);
+	g_assert(inode->refs >= n);
+	inode->refs -= n;
+	bool is_last = inode->refs == 0;
+	if (is_last)
+		leave_tables_locked(inode);
+	pthread_mutex_unlock(&fs->names);
+	if (is_last)
+		dispose(inode);
+}
+
+KvcfsInode *
+kvcfs_object_inode_locked(Kvcfs *fs, KvcObjectKey *key)
+{
+	KvcfsInode *inode = g_hash_table_lookup(fs->objects, key);
+	if (inode)
+		return kvcfs_inode_ref_locked(inode);
+	inode = kvcfs_inode_new_locked(fs, KVCFS_OBJECT, NULL, NULL, NULL);
+	inode->ino = key->hash;
+	inode->key = kvc_object_key_ref(key);
+	g_hash_table_insert(fs->objects, inode->key, inode);
+	return inode;
+}
+
+/* ---- Attributes ---------------------------------------------------------------------------- */
+
+static struct timespec
+to_timespec(int64_t ns)
+{
+	return (struct timespec){ns / 1000000000, ns % 1000000000};
+}
+
+static void
+set_times(struct stat *st, int64_t mtime_ns, int64_t atime_ns)
+{
+	st->st_mtim = st->st_ctim = to_timespec(mtime_ns);
+	st->st_atim = to_timespec(MAX(atime_ns, mtime_ns));
+}
+
+static unsigned
+count_links_locked(KvcfsInode *inode)
+{
+	KvcfsInode *rank = g_hash_table_lookup(inode->fs->ranks, inode->key->scope);
+	if (!rank || !rank->nlinks)
+		return 1;
+	return 1 + GPOINTER_TO_UINT(g_hash_table_lookup(rank->nlinks, inode->key));
+}
+
+/* A file on its way: what its memory has now. */
+static int
+stat_staging(KvcfsInode *inode, struct stat *st)
+{
+	struct stat backing;
+	if (fstat(kvc_l1_object_get_fd(inode->staging->object), &backing) != 0)
+		return -errno;
+	st->st_size = backing.st_size;
+	st->st_blocks = MIN(backing.st_blocks, (backing.st_size + 511) / 512);
+	st->st_nlink = inode->is_unlinked ? 0 : 1;
+	st->st_mtim = st->st_ctim = backing.st_mtim;
+	st->st_atim = backing.st_atim;
+	if (inode->mtime_ns)
+		set_times(st, inode->mtime_ns, inode->atime_ns);
+	return 0;
+}
+
+static int
+stat_object(KvcfsInode *inode, struct stat *st)
+{
+	KvcObjectInfo info;
+	int rc = inode->is_unlinked || !inode->key
+			 ? -ENOENT
+			 : kvc_storage_manager_stat(inode->fs->sm, inode->key, &info);
+	if (rc < 0) {
+		/* Gone, but an open descriptor may still ask. */
+		pthread_mutex_lock(&inode->io_lock);
+		bool is_open = inode->n_opens > 0;
+		pthread_mutex_unlock(&inode->io_lock);
+		if (!is_open)
+			return rc;
+		st->st_size = (off_t)inode->open_bytes;
+		st->st_blocks = (st->st_size + 511) / 512;
+		set_times(st, inode->mtime_ns, inode->atime_ns);
+		return 0;
+	}
+	st->st_size = (off_t)info.bytes;
+	st->st_blocks = info.tiers & KVC_TIER_L1 ? (blkcnt_t)((info.bytes + 511) / 512)
+						 : info.bytes > 0;
+	st->st_nlink = count_links_locked(inode);
+	set_times(st, inode->mtime_ns ? inode->mtime_ns : info.mtime_ns, inode->atime_ns);
+	return 0;
+}
+
+static void
+stat_other(KvcfsInode *inode, struct stat *st)
+{
+	bool is_dir = S_ISDIR(inode->mode);
+	st->st_nlink = is_dir ? 2 : 1;
+	set_times(st, inode->mtime_ns, inode->atime_ns);
+}
+
+int
+kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st)
+{
+	Kvcfs *fs = inode->fs;
+	int rc = 0;
+	*st = (struct stat){.st_ino = inode->ino, .st_blksize = 4 << 20};
+	if (inode->kind == KVCFS_KEYS) {
+		g_autoptr(GString) text = NULL;
+		text = kvcfs_prefix_text(inode->parent);
+		st->st_size = (off_t)text->len;
+		st->st_blocks = (blkcnt_t)((text->len + 511) / 512);
+	}
+	pthread_mutex_lock(&fs->names);
+	st->st_mode = inode->mode;
+	st->st_uid = inode->uid;
+	st->st_gid = inode->gid;
+	if (inode->kind == KVCFS_OBJECT)
+		rc = inode->staging ? stat_staging(inode, st) : stat_object(inode, st);
+	else
+		stat_other(inode, st);
+	pthread_mutex_unlock(&fs->names);
+	return rc;
+}
+
+/* Only what is committed may be cached under its name. */
+static bool
+is_cacheable(KvcfsInode *inode)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	bool cacheable = inode->kind == KVCFS_OBJECT ? !inode->staging && !inode->is_unlinked
+						     : inode->kind != KVCFS_KEYS;
+	pthread_mutex_unlock(&inode->fs->names);
+	return cacheable;
+}
+
+void
+kvcfs_reply_entry(fuse_req_t req, KvcfsInode *inode)
+{
+	struct fuse_entry_param entry = {.ino = kvcfs_inode_nodeid(inode)};
+	int rc = kvcfs_inode_get_attr(inode, &entry.attr);
+	if (rc < 0) {
+		fuse_reply_err(req, -rc);
+		kvcfs_inode_unref(inode, 1);
+		return;
+	}
+	if (is_cacheable(inode)) {
+		entry.entry_timeout = KVCFS_ENTRY_TIMEOUT;
+		entry.attr_timeout = KVCFS_ATTR_TIMEOUT;
+	}
+	if (fuse_reply_entry(req, &entry) != 0)
+		kvcfs_inode_unref(inode, 1);
+}

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Requests about names: LOOKUP, CREATE, MKDIR, UNLINK, RMDIR, RENAME. The kernel holds the directory's
+ * lock until they are answered, so they are answered from memory; only a LOOKUP may wait, bounded: for a
+ * writer that has closed (50 ms), for a chain and for L2's word on an unknown name (--lookup-wait).
+ */
+
+#include "fs/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- LOOKUP -------------------------------------------------------------------------------- */
+
+/* A LOOKUP of an object's name; owned by whoever drives it. */
+typedef struct Lookup {
+	Kvcfs *fs;
+	fuse_req_t req;
+	KvcfsInode *dir; /* owned reference */
+	KvcObjectKey *key;
+	bool has_waited_chain, has_waited_commit, has_asked_l2;
+} Lookup;
+
+static void lookup_step(Lookup *lookup);
+
+static void
+lookup_free(Lookup *lookup)
+{
+	kvc_object_key_unref(lookup->key);
+	kvcfs_inode_unref(lookup->dir, 1);
+	g_free(lookup);
+}
+
+static void
+lookup_end(Lookup *lookup, int errnum)
+{
+	fuse_reply_err(lookup->req, errnum);
+	lookup_free(lookup);
+}
+
+static void
+after_chain(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Lookup *lookup = user;
+	if (why == KVCFS_WAKE_INTERRUPT)
+		lookup_end(lookup, EINTR);
+	else
+		lookup_step(lookup);
+}
+
+static void
+after_commit(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Lookup *lookup = user;
+	if (why == KVCFS_WAKE_TIMEOUT)
+		kvcfs_count(lookup->fs, lookups_waited_commit_in_vain);
+	after_chain(req, why, lookup);
+}
+
+static bool
+after_l2(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
+{
+	Lookup *lookup = user;
+	if (why == KVCFS_WAKE_TIMEOUT)
+		kvcfs_count(lookup->fs, lookups_timed_out);
+	after_chain(req, why, lookup);
+	return false;
+}
+
+static void
+ask_l2(Lookup *lookup)
+{
+	Kvcfs *fs = lookup->fs;
+	int64_t wait = fs->config.lookup_wait_ns;
+	KvcPrefetchParams params = {
+		.keys = &lookup->key,
+		.n_keys = 1,
+		.flags = KVC_PREFETCH_LOOKUP_ONLY | KVC_PREFETCH_URGENT,
+		.timeout_ns = wait,
+	};
+	lookup->has_asked_l2 = true;
+	kvcfs_count(fs, lookups_asked_l2);
+	kvcfs_fetch_start(
+		fs, lookup->req, &params, false, kvcfs_now_ns() + wait, after_l2, lookup);
+}
+
+static bool
+is_named_here(const Lookup *lookup)
+{
+	return lookup->dir->kind == KVCFS_RANK || kvcfs_prefix_has(lookup->dir, lookup->key);
+}
+
+static void
+lookup_found(Lookup *lookup)
+{
+	Kvcfs *fs = lookup->fs;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = kvcfs_object_inode_locked(fs, lookup->key);
+	pthread_mutex_unlock(&fs->names);
+	kvcfs_reply_entry(lookup->req, inode);
+	lookup_free(lookup);
+}
+
+/* Goes as far as it can without waiting; each wait is done once. */
+static void
+lookup_step(Lookup *lookup)
+{
+	Kvcfs *fs = lookup->fs;
+	KvcfsInode *dir = lookup->dir;
+	if (dir->kind == KVCFS_PREFIX && !lookup->has_waited_chain &&
+	    !kvcfs_prefix_is_loaded(dir)) {
+		int64_t deadline = kvcfs_now_ns() + fs->config.lookup_wait_ns;
+		lookup->has_waited_chain = true;
+		kvcfs_prefix_wait(dir, lookup->req, deadline, after_chain, lookup);
+		return;
+	}
+	bool is_named = is_named_here(lookup);
+	if (is_named && kvc_storage_manager_stat(fs->sm, lookup->key, NULL) == 0) {
+		lookup_found(lookup);
+		return;
+	}
+	if (!lookup->has_waited_commit && kvcfs_is_closing(fs, lookup->key, NULL)) {
+		lookup->has_waited_commit = true;
+		kvcfs_count(fs, lookups_waited_commit);
+		kvcfs_wait_for_commit(fs, lookup->req, lookup->key, NULL, after_commit, lookup);
+		return;
+	}
+	if (is_named && !lookup->has_asked_l2 && kvc_storage_manager_has_shared_l2(fs->sm))
+		ask_l2(lookup);
+	else
+		lookup_end(lookup, ENOENT);
+}
+
+static void
+lookup_object(fuse_req_t req, KvcfsInode *dir, const char *name)
+{
+	Lookup *lookup = g_new0(Lookup, 1);
+	lookup->fs = dir->fs;
+	lookup->req = req;
+	lookup->dir = kvcfs_inode_ref(dir);
+	lookup->key = kvcfs_name_to_key(dir->scope, name);
+	lookup_step(lookup);
+}
+
+static KvcfsInode *
+lookup_temp(KvcfsInode *dir, const char *name)
+{
+	pthread_mutex_lock(&dir->fs->names);
+	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
+	if (inode)
+		kvcfs_inode_ref_locked(inode);
+	pthread_mutex_unlock(&dir->fs->names);
+	return inode;
+}
+
+static bool
+is_keys_file(const KvcfsInode *dir, const char *name)
+{
+	return dir->kind == KVCFS_PREFIX && strcmp(name, KVCFS_KEYS_FILE) == 0;
+}
+
+/* Everything but the name of an object. */
+static KvcfsInode *
+lookup_other(KvcfsInode *dir, const char *name)
+{
+	switch (dir->kind) {
+	case KVCFS_DIR:
+		if (!dir->parent && strcmp(name, KVCFS_CONTROL_DIR) == 0)
+			return kvcfs_inode_ref(dir->fs->control_root);
+		return kvcfs_tree_lookup(dir, name);
+	case KVCFS_CONTROL_ROOT:
+		return kvcfs_control_lookup(dir->fs, name);
+	case KVCFS_RANK:
+	case KVCFS_PREFIX:
+		if (is_keys_file(dir, name))
+			return kvcfs_prefix_shows_keys_file(dir) ? kvcfs_prefix_keys_inode(dir)
+								 : NULL;
+		if (kvcfs_name_classify(name) == KVCFS_NAME_TEMPORARY)
+			return lookup_temp(dir, name);
+		return dir->kind == KVCFS_RANK ? kvcfs_prefix_lookup(dir, name) : NULL;
+	default:
+		return NULL;
+	}
+}
+
+static bool
+has_objects(const KvcfsInode *dir)
+{
+	return dir->kind == KVCFS_RANK || dir->kind == KVCFS_PREFIX;
+}
+
+void
+kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
+	if (has_objects(dir) && kvcfs_name_classify(name) == KVCFS_NAME_HASH) {
+		lookup_object(req, dir, name);
+		return;
+	}
+	KvcfsInode *inode = lookup_other(dir, name);
+	if (inode)
+		kvcfs_reply_entry(req, inode);
+	else
+		fuse_reply_err(req, ENOENT);
+}
+
+/* ---- CREATE -------------------------------------------------------------------------------- */
+
+static int
+check_create(const KvcfsInode *dir, const char *name)
+{
+	if (dir->kind == KVCFS_CONTROL_ROOT)
+		return -EACCES;
+	if (!has_objects(dir))
+		return -EOPNOTSUPP;
+	if (__atomic_load_n(&dir->fs->is_draining, __ATOMIC_RELAXED))
+		return -EROFS;
+	return kvcfs_name_classify(name) == KVCFS_NAME_OTHER ? -EINVAL : 0;
+}
+
+/* .keys was removed and is made again. */
+static void
+create_keys_file(fuse_req_t req, KvcfsInode *prefix, struct fuse_file_info *fi)
+{
+	KvcfsInode *keys = kvcfs_prefix_keys_inode(prefix);
+	KvcfsHandle *handle = kvcfs_handle_new(KVCFS_HANDLE_KEYS_WRITE, keys);
+	struct fuse_entry_param entry = {.ino = kvcfs_inode_nodeid(keys)};
+	kvcfs_prefix_clear(prefix, false);
+	kvcfs_inode_get_attr(keys, &entry.attr);
+	handle->text = g_string_new(NULL);
+	fi->fh = (uintptr_t)handle;
+	fi->direct_io = 1;
+	if (kvcfs_reply_create(req, &entry, fi, 0) != 0) {
+		kvcfs_handle_free(handle);
+		kvcfs_inode_unref(keys, 1);
+	}
+}
+
+static void
+undo_create(KvcfsHandle *handle, KvcfsInode *dir, const char *name)
+{
+	KvcfsInode *inode = handle->inode;
+	kvcfs_handle_release(handle);
+	kvcfs_staging_unlink(dir, name);
+	kvcfs_inode_unref(inode, 1);
+}
+
+void
+kvcfs_op_create(fuse_req_t req,
+		fuse_ino_t parent,
+		const char *name,
+		mode_t mode,
+		struct fuse_file_info *fi)
+{
+	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
+	KvcfsInode *inode;
+	int rc = check_create(dir, name);
+	if (rc == 0 && is_keys_file(dir, name)) {
+		create_keys_file(req, dir, fi);
+		return;
+	}
+	if (rc == 0)
+		rc = kvcfs_staging_create(dir, name, fuse_req_ctx(req), mode, &inode);
+	if (rc < 0) {
+		fuse_reply_err(req, -rc);
+		return;
+	}
+	KvcfsHandle *handle = kvcfs_handle_new(KVCFS_HANDLE_WRITE, inode);
+	struct fuse_entry_param entry = {.ino = kvcfs_inode_nodeid(inode)};
+	kvcfs_inode_get_attr(inode, &entry.attr);
+	int id = kvcfs_io_open(inode, kvc_l1_object_get_fd(inode->staging->object));
+	handle->is_counted = id >= 0;
+	fi->fh = (uintptr_t)handle;
+	fi->direct_io = id == 0;
+	if (id < 0) {
+		fuse_reply_err(req, -id);
+		undo_create(handle, dir, name);
+	} else if (kvcfs_reply_create(req, &entry, fi, id) != 0) {
+		undo_create(handle, dir, name);
+	}
+}
+
+/* ---- The rest ------------------------------------------------------------------------------ */
+
+void
+kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
+{
+	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
+	KvcfsInode *inode = NULL;
+	int rc = -EACCES;
+	if (dir->kind == KVCFS_DIR)
+		rc = kvcfs_tree_mkdir(dir, name, mode, &inode);
+	else if (dir->kind == KVCFS_RANK)
+		rc = kvcfs_prefix_mkdir(dir, name, mode, &inode);
+	else if (dir->kind == KVCFS_PREFIX)
+		rc = -EINVAL;
+	if (rc < 0) {
+		fuse_reply_err(req, -rc);
+		return;
+	}
+	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	pthread_mutex_lock(&dir->fs->names);
+	inode->uid = ctx->uid;
+	inode->gid = ctx->gid;
+	pthread_mutex_unlock(&dir->fs->names);
+	kvcfs_reply_entry(req, inode);
+}
+
+/* rm in the rank directory: from every tier. Who has it open goes on with this inode. */
+static int
+unlink_object(KvcfsInode *rank, const char *name)
+{
+	Kvcfs *fs = rank->fs;
+	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(rank->scope, name);
+	int rc = kvc_storage_manager_delete(fs->sm, key);
+	if (rc < 0)
+		return rc;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = g_hash_table_lookup(fs->objects, key);
+	if (inode) {
+		g_hash_table_remove(fs->objects, key);
+		inode->is_unlinked = true;
+	}
+	pthread_mutex_unlock(&fs->names);
+	return 0;
+}
+
+static int
+unlink_keys_file(KvcfsInode *prefix)
+{
+	if (!kvcfs_prefix_shows_keys_file(prefix))
+		return -ENOENT;
+	kvcfs_prefix_clear(prefix, true);
+	return 0;
+}
+
+void
+kvcfs_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
+	KvcfsNameClass class = kvcfs_name_classify(name);
+	int rc = -ENOENT;
+	if (dir->kind == KVCFS_CONTROL_ROOT)
+		rc = -EACCES;
+	else if (is_keys_file(dir, name))
+		rc = unlink_keys_file(dir);
+	else if (has_objects(dir) && class == KVCFS_NAME_TEMPORARY)
+		rc = kvcfs_staging_unlink(dir, name);
+	else if (dir->kind == KVCFS_RANK && class == KVCFS_NAME_HASH)
+		rc = unlink_object(dir, name);
+	else if (dir->kind == KVCFS_PREFIX && class == KVCFS_NAME_HASH)
+		rc = kvcfs_prefix_unlink(dir, name);
+	fuse_reply_err(req, -rc);
+}
+
+void
+kvcfs_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
+	int rc = -ENOENT;
+	if (dir->kind == KVCFS_DIR && !dir->parent && strcmp(name, KVCFS_CONTROL_DIR) == 0)
+		rc = -EACCES;
+	else if (dir->kind == KVCFS_DIR)
+		rc = kvcfs_tree_rmdir(dir, name);
+	else if (dir->kind == KVCFS_RANK)
+		rc = kvcfs_prefix_rmdir(dir, name);
+	fuse_reply_err(req, -rc);
+}
+
+/* What is not a temporary file has its name for good: mv then copies. */
+static int
+rename_committed(KvcfsInode *dir, const char *name, const KvcfsInode *new_dir, const char *new_name)
+{
+	if (dir == new_dir && strcmp(name, new_name) == 0)
+		return 0;
+	if (has_objects(dir) && kvcfs_name_classify(name) == KVCFS_NAME_HASH) {
+		g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
+		bool is_here = dir->kind == KVCFS_RANK || kvcfs_prefix_has(dir, key);
+		bool exists = kvc_storage_manager_stat(dir->fs->sm, key, NULL) == 0;
+		return is_here && exists ? -EXDEV : -ENOENT;
+	}
+	return -EXDEV;
+}
+
+void
+kvcfs_op_rename(fuse_req_t req,
+		fuse_ino_t parent,
+		const char *name,
+		fuse_ino_t new_parent,
+		const char *new_name,
+		unsigned flags)
+{
+	Kvcfs *fs = kvcfs_of(req);
+	KvcfsInode *dir = kvcfs_inode_of(fs, parent);
+	KvcfsInode *new_dir = kvcfs_inode_of(fs, new_parent);
+	int rc;
+	if (flags & ~RENAME_NOREPLACE)
+		rc = -EINVAL;
+	else if (dir->kind == KVCFS_CONTROL_ROOT || new_dir->kind == KVCFS_CONTROL_ROOT)
+		rc = -EACCES;
+	else if (!has_objects(dir) || kvcfs_name_classify(name) != KVCFS_NAME_TEMPORARY ||
+		 is_keys_file(dir, name))
+		rc = rename_committed(dir, name, new_dir, new_name);
+	else if (!has_objects(new_dir))
+		rc = -EOPNOTSUPP;
+	else if (__atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED))
+		rc = -EROFS;
+	else
+		rc = kvcfs_staging_rename(dir, name, new_dir, new_name, flags);
+	fuse_reply_err(req, -rc);
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The one thread that tells the kernel what it must forget. It holds no lock while it does: the kernel
+ * takes the directory's, which a request in progress may hold (facts/fuse.md 3).
+ */
+
+#include "fs/internal.h"
+#include "fs/prefix-chain.h"
+
+#include <string.h>
+
+struct KvcfsNotifier {
+	Kvcfs *fs;
+	GAsyncQueue *queue; /* of KvcObjectKey; the end mark stops */
+	pthread_t thread;
+};
+
+static int end_mark;
+
+typedef struct Entry {
+	KvcfsInode *dir; /* owned reference */
+	char *name;
+} Entry;
+
+static void
+add_dir_locked(GArray *entries, KvcfsInode *dir, const char *name)
+{
+	Entry entry = {kvcfs_inode_ref_locked(dir), g_strdup(name)};
+	g_array_append_val(entries, entry);
+}
+
+/* Every name that KEY has in this mount. */
+static GArray *
+find_names(Kvcfs *fs, KvcObjectKey *key)
+{
+	GArray *entries = g_array_new(FALSE, FALSE, sizeof(Entry));
+	g_autofree char *name = key->space == KVC_SPACE_CHUNK
+					? kvc_object_key_hash_hex(key)
+					: g_strndup((const char *)key->chunk_hash, key->chunk_hash_len);
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *rank = kvcfs_tree_find_rank_locked(fs, key->scope);
+	if (rank)
+		add_dir_locked(entries, rank, name);
+	if (rank && rank->nlinks && g_hash_table_contains(rank->nlinks, key)) {
+		GHashTableIter iter;
+		KvcfsInode *prefix;
+		g_hash_table_iter_init(&iter, fs->prefixes);
+		while (g_hash_table_iter_next(&iter, NULL, (void **)&prefix))
+			if (prefix->parent == rank && kvcfs_prefix_has_locked(prefix, key))
+				add_dir_locked(entries, prefix, name);
+	}
+	pthread_mutex_unlock(&fs->names);
+	return entries;
+}
+
+static void
+forget_key(Kvcfs *fs, KvcObjectKey *key)
+{
+	g_autoptr(GArray) entries = find_names(fs, key);
+	for (guint i = 0; i < entries->len; i++) {
+		Entry *entry = &g_array_index(entries, Entry, i);
+		if (fs->se)
+			fuse_lowlevel_notify_inval_entry(fs->se,
+							 kvcfs_inode_nodeid(entry->dir),
+							 entry->name,
+							 strlen(entry->name));
+		kvcfs_inode_unref(entry->dir, 1);
+		g_free(entry->name);
+	}
+}
+
+static void *
+notify_thread(void *data)
+{
+	KvcfsNotifier *notifier = data;
+	pthread_setname_np(pthread_self(), "kvcfs-notify");
+	for (;;) {
+		void *item = g_async_queue_pop(notifier->queue);
+		if (item == &end_mark)
+			return NULL;
+		forget_key(notifier->fs, item);
+		kvc_object_key_unref(item);
+	}
+}
+
+KvcfsNotifier *
+kvcfs_notifier_new(Kvcfs *fs)
+{
+	KvcfsNotifier *notifier = g_new0(KvcfsNotifier, 1);
+	notifier->fs = fs;
+	notifier->queue = g_async_queue_new();
+	if (pthread_create(&notifier->thread, NULL, notify_thread, notifier) != 0)
+		g_error("cannot start a thread");
+	return notifier;
+}
+
+void
+kvcfs_notifier_free(KvcfsNotifier *notifier)
+{
+	void *item;
+	g_async_queue_push_front(notifier->queue, &end_mark);
+	pthread_join(notifier->thread, NULL);
+	while ((item = g_async_queue_try_pop(notifier->queue)))
+		if (item != &end_mark)
+			kvc_object_key_unref(item);
+	g_async_queue_unref(notifier->queue);
+	g_free(notifier);
+}
+
+void
+kvcfs_notifier_key_lost(KvcfsNotifier *notifier, KvcObjectKey *key)
+{
+	g_async_queue_push(notifier->queue, kvc_object_key_ref(key));
+}

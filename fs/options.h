@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef FS_OPTIONS_H
+#define FS_OPTIONS_H
+
+/* The command line of kvcachefs. One table in options.c feeds parsing, --help and the manual. */
+
+#include "fs/kvcfs.h"
+
+typedef struct KvcfsOptions {
+	char *mountpoint; /* as given; NULL with help or version */
+	bool help, version, foreground;
+	char *state_dir; /* absolute; NULL: the default one */
+	int64_t drain_timeout_ns;
+	GPtrArray *mount_options; /* of char *, each as given to -o */
+
+	uint64_t l1_size_bytes;
+	GPtrArray *l2_adapters; /* of char *, NULL-terminated by parse */
+	char *store_policy, *prefetch_policy, *eviction_policy;
+	double eviction_trigger_watermark, eviction_ratio;
+	unsigned prefetch_max_in_flight;
+	int64_t load_timeout_ns, lookup_wait_ns;
+	char *io_mode;
+} KvcfsOptions;
+
+/*
+ * Parses and checks everything that can be checked without touching a disk: values, specifications
+ * of adapters, names of policies. NULL with ERROR set (one line, quotes the offender).
+ */
+KvcfsOptions *kvcfs_options_parse(int argc, char **argv, GError **error);
+void kvcfs_options_free(KvcfsOptions *options);
+
+/* The text of --help, from the table and the registries (transfer full). */
+char *kvcfs_options_get_help(void);
+/* Points CONFIG at the values in OPTIONS, which must outlive it. */
+void kvcfs_options_fill_engine(const KvcfsOptions *options, KvcStorageManagerConfig *config);
+void kvcfs_options_fill_fs(const KvcfsOptions *options, KvcfsConfig *config);
+
+/*
+ * Calls FUNC for each path an adapter was given (options whose name ends in "path") until it
+ * returns false. SPECIFICATION and NAME are for its error message.
+ */
+typedef bool (*KvcfsPathFunc)(
+	void *user, const char *specification, const char *name, const char *path, GError **error);
+bool kvcfs_options_foreach_path(const KvcfsOptions *options,
+				KvcfsPathFunc func,
+				void *user,
+				GError **error);
+
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(KvcfsOptions, kvcfs_options_free)
+
+#endif

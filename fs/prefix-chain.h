@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef FS_PREFIX_CHAIN_H
+#define FS_PREFIX_CHAIN_H
+
+/* The chain of a prefix directory as data, for prefix-dir.c. Everything is protected by names. */
+
+#include "fs/internal.h"
+
+typedef struct KvcfsRef {
+	KvcObjectKey *key; /* owned */
+	unsigned n_writers; /* creats under this name that have not committed or given up */
+	bool is_committed;  /* part of the chain; else only a position that a writer holds */
+} KvcfsRef;
+
+struct KvcfsChain {
+	GPtrArray *refs;    /* of KvcfsRef (owned), in order */
+	GHashTable *by_key; /* key -> KvcfsRef */
+	bool is_loaded;	    /* what L1 or L2 has is in refs */
+	bool is_loading;
+	bool is_dirty; /* to be saved; holds a reference on the inode */
+	bool is_keys_file_removed;
+	GPtrArray *load_waiters; /* of KvcfsPending, or NULL */
+	KvcfsInode *keys_inode;	 /* not owned */
+};
+
+/* A line for each reference that is part of the chain (transfer full). */
+GString *kvcfs_chain_text(const KvcfsChain *chain);
+/* The reference to KEY, appended unless it is there. */
+KvcfsRef *kvcfs_chain_append_locked(KvcfsInode *prefix, KvcObjectKey *key, bool committed);
+void kvcfs_chain_remove_locked(KvcfsInode *prefix, KvcfsRef *ref);
+/* Drops all but the positions that writers hold. */
+void kvcfs_chain_clear_locked(KvcfsInode *prefix);
+/* Puts the chain TEXT before what is there, and marks it loaded. Lines that are no hash are skipped. */
+void kvcfs_chain_install_locked(KvcfsInode *prefix, const char *text, size_t len);
+/* Appends; stops with -EINVAL at the first line that is no hash. A last line may lack its newline. */
+int kvcfs_chain_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len);
+bool kvcfs_chain_are_lines(const char *text, size_t len);
+
+#endif

@@ -1,0 +1,606 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * A written file from CREATE to its commit. A file under a hash name is invisible until its last writer
+ * closed it; a temporary file is visible to all and never stored, and becomes an object by rename. The
+ * object is published once, by whoever sees the last writer go or renames after that, and only when it
+ * can be proven complete: closed by a living process, not empty, no write lost for lack of memory.
+ */
+
+#include "fs/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FIRST_RESERVATION_BYTES (2u << 20)
+
+/* ---- Who is closing ------------------------------------------------------------------------ */
+
+static void
+begin_closing_locked(KvcfsInode *inode)
+{
+	Kvcfs *fs = inode->fs;
+	KvcfsStaging *st = inode->staging;
+	KvcfsClosing *closing = g_hash_table_lookup(fs->closing, st->target);
+	if (!closing) {
+		closing = g_new0(KvcfsClosing, 1);
+		g_hash_table_insert(fs->closing, kvc_object_key_ref(st->target), closing);
+	}
+	if (!st->is_closing)
+		closing->count++;
+	st->is_closing = true;
+	closing->flushed_ns = kvcfs_now_ns();
+}
+
+static void
+end_closing_locked(Kvcfs *fs, KvcfsStaging *st)
+{
+	if (!st->is_closing)
+		return;
+	st->is_closing = false;
+	KvcfsClosing *closing = g_hash_table_lookup(fs->closing, st->target);
+	if (--closing->count == 0)
+		g_hash_table_remove(fs->closing, st->target);
+}
+
+/* Until when KEY (or, with NULL, SCOPE) is worth waiting for; 0: nobody is closing it. */
+static int64_t
+closing_deadline_locked(Kvcfs *fs, const KvcObjectKey *key, const KvcKeyScope *scope)
+{
+	KvcfsClosing *closing = NULL;
+	if (key) {
+		closing = g_hash_table_lookup(fs->closing, key);
+	} else {
+		GHashTableIter iter;
+		KvcObjectKey *k;
+		KvcfsClosing *c;
+		g_hash_table_iter_init(&iter, fs->closing);
+		while (g_hash_table_iter_next(&iter, (void **)&k, (void **)&c))
+			if (k->scope == scope && (!closing || c->flushed_ns > closing->flushed_ns))
+				closing = c;
+	}
+	int64_t deadline = closing ? closing->flushed_ns + KVCFS_COMMIT_WAIT_NS : 0;
+	return deadline > kvcfs_now_ns() ? deadline : 0;
+}
+
+bool
+kvcfs_is_closing(Kvcfs *fs, const KvcObjectKey *key, const KvcKeyScope *scope)
+{
+	pthread_mutex_lock(&fs->names);
+	bool is_closing = closing_deadline_locked(fs, key, scope) != 0;
+	pthread_mutex_unlock(&fs->names);
+	return is_closing;
+}
+
+typedef struct CommitWaiter {
+	Kvcfs *fs;
+	KvcObjectKey *key;  /* or NULL */
+	KvcKeyScope *scope;
+	KvcfsPending *pending;
+	int refs;	  /* Protected by names: the submitter and the answer */
+	bool is_answered; /* Protected by names */
+	void (*answer)(fuse_req_t req, KvcfsWake why, void *user);
+	void *user;
+} CommitWaiter;
+
+static void
+unref_waiter_locked(CommitWaiter *waiter)
+{
+	if (--waiter->refs == 0)
+		g_free(waiter);
+}
+
+static void
+answer_waiter(fuse_req_t req, KvcfsWake why, void *user)
+{
+	CommitWaiter *waiter = user;
+	Kvcfs *fs = waiter->fs;
+	pthread_mutex_lock(&fs->names);
+	waiter->is_answered = true;
+	/* Still in the list: nobody will wake it. */
+	KvcfsPending *unwoken = NULL;
+	if (g_ptr_array_remove_fast(fs->commit_waiters, waiter))
+		unwoken = waiter->pending;
+	void (*answer)(fuse_req_t req, KvcfsWake why, void *user) = waiter->answer;
+	void *answer_user = waiter->user;
+	unref_waiter_locked(waiter);
+	pthread_mutex_unlock(&fs->names);
+	if (unwoken)
+		kvcfs_pending_release(unwoken);
+	answer(req, why, answer_user);
+}
+
+void
+kvcfs_wait_for_commit(Kvcfs *fs,
+		      fuse_req_t req,
+		      KvcObjectKey *key,
+		      KvcKeyScope *scope,
+		      void (*answer)(fuse_req_t req, KvcfsWake why, void *user),
+		      void *user)
+{
+	CommitWaiter *waiter = g_new0(CommitWaiter, 1);
+	*waiter = (CommitWaiter){fs, key, scope, NULL, 2, false, answer, user};
+	pthread_mutex_lock(&fs->names);
+	int64_t deadline = closing_deadline_locked(fs, key, scope);
+	pthread_mutex_unlock(&fs->names);
+	KvcfsPending *pending =
+		kvcfs_pending_new(fs->pendings, req, deadline, answer_waiter, waiter);
+	pthread_mutex_lock(&fs->names);
+	bool is_answered = waiter->is_answered;
+	bool waits = !is_answered && closing_deadline_locked(fs, key, scope) != 0;
+	waiter->pending = pending;
+	if (waits)
+		g_ptr_array_add(fs->commit_waiters, waiter);
+	unref_waiter_locked(waiter);
+	pthread_mutex_unlock(&fs->names);
+	if (is_answered)
+		kvcfs_pending_release(pending);
+	else if (!waits)
+		kvcfs_pending_wake(pending);
+}
+
+/* Takes out who waits for KEY; to be woken without the lock. */
+static GPtrArray *
+take_waiters_locked(Kvcfs *fs, const KvcObjectKey *key)
+{
+	GPtrArray *pendings = NULL;
+	for (guint i = 0; i < fs->commit_waiters->len;) {
+		CommitWaiter *waiter = fs->commit_waiters->pdata[i];
+		bool is_ours = waiter->key ? kvc_object_key_equal(waiter->key, key)
+					   : waiter->scope == key->scope;
+		if (!is_ours) {
+			i++;
+			continue;
+		}
+		if (!pendings)
+			pendings = g_ptr_array_new();
+		g_ptr_array_add(pendings, waiter->pending);
+		g_ptr_array_remove_index_fast(fs->commit_waiters, i);
+	}
+	return pendings;
+}
+
+static void
+wake_all(GPtrArray *pendings)
+{
+	if (!pendings)
+		return;
+	for (guint i = 0; i < pendings->len; i++)
+		kvcfs_pending_wake(pendings->pdata[i]);
+	g_ptr_array_unref(pendings);
+}
+
+/* ---- Creating ------------------------------------------------------------------------------ */
+
+static KvcfsInode *
+rank_of(KvcfsInode *dir)
+{
+	return dir->kind == KVCFS_RANK ? dir : dir->parent;
+}
+
+KvcfsInode *
+kvcfs_temp_lookup_locked(KvcfsInode *dir, const char *name)
+{
+	return dir->temps ? g_hash_table_lookup(dir->temps, name) : NULL;
+}
+
+/* Removes the name; returns the table's reference for the caller to drop without the lock. */
+static KvcfsInode *
+remove_temp_locked(KvcfsInode *dir, const char *name)
+{
+	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
+	if (!inode)
+		return NULL;
+	g_hash_table_remove(dir->temps, name);
+	inode->staging->temp_dir = NULL;
+	g_clear_pointer(&inode->staging->temp_name, g_free);
+	return inode;
+}
+
+/* Gives INODE a temporary name; returns whom it displaces (as remove_temp_locked). */
+static KvcfsInode *
+add_temp_locked(KvcfsInode *dir, const char *name, KvcfsInode *inode)
+{
+	KvcfsInode *old = remove_temp_locked(dir, name);
+	if (old)
+		old->is_unlinked = true;
+	if (!dir->temps)
+		dir->temps = g_hash_table_new(g_str_hash, g_str_equal);
+	inode->staging->temp_dir = dir;
+	inode->staging->temp_name = g_strdup(name);
+	g_hash_table_insert(dir->temps, inode->staging->temp_name, kvcfs_inode_ref_locked(inode));
+	return old;
+}
+
+/* The object that INODE will become, and the position it takes in a prefix directory. */
+static void
+set_target_locked(KvcfsInode *inode, KvcfsInode *dir, const char *name)
+{
+	KvcfsStaging *st = inode->staging;
+	st->target = kvcfs_name_to_key(dir->scope, name);
+	if (dir->kind == KVCFS_PREFIX) {
+		st->prefix = kvcfs_inode_ref_locked(dir);
+		kvcfs_prefix_take_position_locked(dir, st->target);
+	}
+}
+
+int
+kvcfs_staging_create(KvcfsInode *dir,
+		     const char *name,
+		     const struct fuse_ctx *ctx,
+		     mode_t mode,
+		     KvcfsInode **out)
+{
+	Kvcfs *fs = dir->fs;
+	KvcfsInode *rank = rank_of(dir);
+	KvcL1Object *object;
+	pthread_mutex_lock(&fs->names);
+	uint64_t bytes = rank->last_bytes ? rank->last_bytes : FIRST_RESERVATION_BYTES;
+	pthread_mutex_unlock(&fs->names);
+	int rc = kvc_storage_manager_reserve_write(fs->sm, NULL, bytes, &object);
+	if (rc < 0) {
+		kvcfs_count(fs, creates_no_room);
+		return rc;
+	}
+	KvcfsInode *displaced = NULL;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = kvcfs_inode_new_locked(fs, KVCFS_OBJECT, NULL, NULL, NULL);
+	inode->mode = S_IFREG | (mode & 07777);
+	inode->uid = ctx->uid;
+	inode->gid = ctx->gid;
+	inode->staging = g_new0(KvcfsStaging, 1);
+	inode->staging->object = object;
+	inode->staging->rank = kvcfs_inode_ref_locked(rank);
+	inode->staging->n_writers = 1;
+	if (kvcfs_name_classify(name) == KVCFS_NAME_HASH) {
+		set_target_locked(inode, dir, name);
+		inode->ino = inode->staging->target->hash;
+	} else {
+		displaced = add_temp_locked(dir, name, inode);
+	}
+	pthread_mutex_unlock(&fs->names);
+	if (displaced)
+		kvcfs_inode_unref(displaced, 1);
+	kvcfs_count(fs, creates);
+	*out = inode;
+	return 0;
+}
+
+/* ---- Writing ------------------------------------------------------------------------------- */
+
+int
+kvcfs_staging_join(KvcfsInode *inode, bool truncate)
+{
+	Kvcfs *fs = inode->fs;
+	int rc = -EROFS;
+	pthread_mutex_lock(&fs->names);
+	/* Without a writer but with a target it is being committed. */
+	if (inode->staging && (inode->staging->n_writers > 0 || !inode->staging->target)) {
+		rc = 0;
+		if (truncate && ftruncate(kvc_l1_object_get_fd(inode->staging->object), 0) != 0)
+			rc = -errno;
+		if (rc == 0)
+			inode->staging->n_writers++;
+	}
+	pthread_mutex_unlock(&fs->names);
+	return rc;
+}
+
+int
+kvcfs_staging_reserve(KvcfsInode *inode, uint64_t bytes)
+{
+	Kvcfs *fs = inode->fs;
+	int rc = -EROFS;
+	pthread_mutex_lock(&fs->names);
+	if (inode->staging)
+		rc = kvc_storage_manager_extend_write(fs->sm, inode->staging->object, bytes);
+	pthread_mutex_unlock(&fs->names);
+	return rc;
+}
+
+int
+kvcfs_staging_set_size(KvcfsInode *inode, uint64_t bytes)
+{
+	int rc = kvcfs_staging_reserve(inode, bytes);
+	if (rc < 0)
+		return rc;
+	pthread_mutex_lock(&inode->fs->names);
+	if (!inode->staging)
+		rc = -EROFS;
+	else if (ftruncate(kvc_l1_object_get_fd(inode->staging->object), (off_t)bytes) != 0)
+		rc = -errno;
+	pthread_mutex_unlock(&inode->fs->names);
+	return rc;
+}
+
+int
+kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
+{
+	Kvcfs *fs = inode->fs;
+	KvcfsWriterExit how = kvcfs_writer_exit_look(tid);
+	int rc = 0;
+	if (how == KVCFS_WRITER_UNKNOWN)
+		kvcfs_count(fs, writers_unknown);
+	pthread_mutex_lock(&fs->names);
+	KvcfsStaging *st = inode->staging;
+	if (st && how == KVCFS_WRITER_KILLED) {
+		st->is_killed = true;
+	} else if (st) {
+		st->was_memory_full |= kvc_l1_object_was_memory_full(st->object);
+		rc = st->was_memory_full ? -ENOSPC : 0;
+		st->flushed_ns = kvcfs_now_ns();
+		if (st->target)
+			begin_closing_locked(inode);
+	}
+	pthread_mutex_unlock(&fs->names);
+	return rc;
+}
+
+/* ---- The commit ---------------------------------------------------------------------------- */
+
+/* Takes the staging from its inode, which answers for the object KEY from now on (NULL: for nothing). */
+static KvcfsStaging *
+take_staging_locked(KvcfsInode *inode)
+{
+	KvcfsStaging *st = g_steal_pointer(&inode->staging);
+	if (st->target && !inode->key) {
+		inode->key = kvc_object_key_ref(st->target);
+		inode->open_bytes = kvc_l1_object_get_bytes(st->object);
+	}
+	return st;
+}
+
+static void
+free_staging(Kvcfs *fs, KvcfsStaging *st)
+{
+	if (st->object)
+		kvc_storage_manager_abort_write(fs->sm, st->object);
+	if (st->target)
+		kvc_object_key_unref(st->target);
+	if (st->prefix)
+		kvcfs_inode_unref(st->prefix, 1);
+	kvcfs_inode_unref(st->rank, 1);
+	g_free(st->temp_name);
+	g_free(st);
+}
+
+/* Why ST must not become an object: 0, -errno for the caller, or 1: quietly not. Counted. */
+static int
+find_objection(Kvcfs *fs, const KvcfsStaging *st)
+{
+	if (st->is_killed) {
+		kvcfs_count(fs, writes_not_published_killed);
+		return -EIO;
+	}
+	if (st->was_memory_full) {
+		kvcfs_count(fs, writes_not_published_memory_full);
+		return -ENOSPC;
+	}
+	if (st->flushed_ns == 0) {
+		kvcfs_count(fs, writes_not_published_unflushed);
+		return -EIO;
+	}
+	if (kvc_l1_object_get_bytes(st->object) == 0) {
+		kvcfs_count(fs, writes_not_published_empty);
+		return 1;
+	}
+	return 0;
+}
+
+static int
+publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st)
+{
+	int rc = find_objection(fs, st);
+	if (rc != 0)
+		return rc;
+	uint64_t bytes = kvc_l1_object_get_bytes(st->object);
+	rc = kvc_storage_manager_finish_write(
+		fs->sm, g_steal_pointer(&st->object), st->target, KVC_FINISH_FIRST_WINS);
+	if (rc == KVC_FINISHED_DROPPED)
+		kvcfs_count(fs, writes_duplicate);
+	else if (rc == 0)
+		kvcfs_count(fs, writes_published);
+	pthread_mutex_lock(&inode->io_lock);
+	/* Readers of the temporary file go on with the object. */
+	if (rc >= 0 && inode->n_opens > 0 && !inode->commit_lock)
+		kvc_storage_manager_reserve_read(fs->sm, st->target, &inode->commit_lock);
+	pthread_mutex_unlock(&inode->io_lock);
+	pthread_mutex_lock(&fs->names);
+	if (rc >= 0)
+		st->rank->last_bytes = bytes;
+	pthread_mutex_unlock(&fs->names);
+	return rc;
+}
+
+/* The end of a staging that has a target: an object, or nothing. 0 or -errno for a rename. */
+static int
+commit(KvcfsInode *inode)
+{
+	Kvcfs *fs = inode->fs;
+	pthread_mutex_lock(&fs->names);
+	KvcfsStaging *st = take_staging_locked(inode);
+	pthread_mutex_unlock(&fs->names);
+	int rc = publish(fs, inode, st);
+	pthread_mutex_lock(&fs->names);
+	bool is_object = rc == 0 || rc == KVC_FINISHED_DROPPED;
+	bool is_known = kvc_storage_manager_stat(fs->sm, st->target, NULL) == 0;
+	if (is_known && !g_hash_table_contains(fs->objects, st->target))
+		g_hash_table_insert(fs->objects, inode->key, inode);
+	pthread_mutex_unlock(&fs->names);
+	if (st->prefix)
+		kvcfs_prefix_settle_position(st->prefix, st->target, is_object && is_known);
+	pthread_mutex_lock(&fs->names);
+	end_closing_locked(fs, st);
+	GPtrArray *waiters = take_waiters_locked(fs, st->target);
+	pthread_mutex_unlock(&fs->names);
+	wake_all(waiters);
+	free_staging(fs, st);
+	return rc < 0 ? rc : 0;
+}
+
+void
+kvcfs_staging_release_writer(KvcfsInode *inode)
+{
+	Kvcfs *fs = inode->fs;
+	KvcfsStaging *dead = NULL;
+	pthread_mutex_lock(&fs->names);
+	KvcfsStaging *st = inode->staging;
+	bool is_last = st && --st->n_writers == 0;
+	bool must_commit = is_last && st->target;
+	if (is_last && !st->target) {
+		/* A temporary file stays; what it is worth is known from here on. */
+		st->is_killed |= st->flushed_ns == 0;
+		if (!st->temp_dir) {
+			kvcfs_count(fs, writes_not_published_unlinked);
+			dead = take_staging_locked(inode);
+		}
+	}
+	pthread_mutex_unlock(&fs->names);
+	if (must_commit)
+		commit(inode);
+	if (dead)
+		free_staging(fs, dead);
+}
+
+void
+kvcfs_staging_free(KvcfsInode *inode)
+{
+	free_staging(inode->fs, g_steal_pointer(&inode->staging));
+}
+
+/* ---- Names of temporary files -------------------------------------------------------------- */
+
+int
+kvcfs_staging_unlink(KvcfsInode *dir, const char *name)
+{
+	Kvcfs *fs = dir->fs;
+	KvcfsStaging *dead = NULL;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = remove_temp_locked(dir, name);
+	if (inode) {
+		inode->is_unlinked = true;
+		pthread_mutex_lock(&inode->io_lock);
+		bool is_open = inode->n_opens > 0;
+		pthread_mutex_unlock(&inode->io_lock);
+		if (!is_open && inode->staging->n_writers == 0)
+			dead = take_staging_locked(inode);
+	}
+	pthread_mutex_unlock(&fs->names);
+	if (dead)
+		free_staging(fs, dead);
+	if (!inode)
+		return -ENOENT;
+	kvcfs_inode_unref(inode, 1);
+	return 0;
+}
+
+/* rename onto .keys: the temporary file's text becomes the chain, the file is gone. */
+static int
+rename_to_keys(KvcfsInode *dir, const char *name, KvcfsInode *prefix)
+{
+	Kvcfs *fs = dir->fs;
+	g_autofree char *text = NULL;
+	ssize_t n = -ENOENT;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
+	if (inode) {
+		uint64_t bytes = kvc_l1_object_get_bytes(inode->staging->object);
+		text = g_malloc(bytes + 1);
+		n = pread(kvc_l1_object_get_fd(inode->staging->object), text, bytes, 0);
+		n = n < 0 ? -errno : n;
+	}
+	pthread_mutex_unlock(&fs->names);
+	if (n < 0)
+		return (int)n;
+	int rc = kvcfs_prefix_replace(prefix, text, (size_t)n);
+	return rc < 0 ? rc : kvcfs_staging_unlink(dir, name);
+}
+
+/* From one temporary name to another. */
+static int
+rename_temp(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const char *new_name)
+{
+	Kvcfs *fs = dir->fs;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = remove_temp_locked(dir, name);
+	KvcfsInode *displaced = inode ? add_temp_locked(new_dir, new_name, inode) : NULL;
+	pthread_mutex_unlock(&fs->names);
+	if (displaced)
+		kvcfs_inode_unref(displaced, 1);
+	if (!inode)
+		return -ENOENT;
+	kvcfs_inode_unref(inode, 1);
+	return 0;
+}
+
+/* Is it certain already that this file is not complete? Then the rename fails and both names stay. */
+static int
+known_damage_locked(const KvcfsStaging *st)
+{
+	if (st->is_killed)
+		return -EIO;
+	return st->was_memory_full ? -ENOSPC : 0;
+}
+
+static int
+rename_to_object(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const char *new_name)
+{
+	Kvcfs *fs = dir->fs;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
+	int rc = inode ? known_damage_locked(inode->staging) : -ENOENT;
+	if (rc < 0) {
+		pthread_mutex_unlock(&fs->names);
+		return rc;
+	}
+	remove_temp_locked(dir, name);
+	set_target_locked(inode, new_dir, new_name);
+	KvcfsStaging *st = inode->staging;
+	KvcfsInode *old_rank = st->rank;
+	st->rank = kvcfs_inode_ref_locked(rank_of(new_dir));
+	bool is_open = st->n_writers > 0;
+	if (is_open && st->flushed_ns)
+		begin_closing_locked(inode);
+	pthread_mutex_unlock(&fs->names);
+	kvcfs_inode_unref(old_rank, 1);
+	if (!is_open)
+		rc = commit(inode);
+	kvcfs_inode_unref(inode, 1);
+	return rc;
+}
+
+static bool
+exists(KvcfsInode *dir, const char *name, KvcfsNameClass class)
+{
+	Kvcfs *fs = dir->fs;
+	if (class == KVCFS_NAME_HASH) {
+		g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
+		return kvc_storage_manager_stat(fs->sm, key, NULL) == 0 &&
+		       (dir->kind == KVCFS_RANK || kvcfs_prefix_has(dir, key));
+	}
+	pthread_mutex_lock(&fs->names);
+	bool found = kvcfs_temp_lookup_locked(dir, name) != NULL;
+	pthread_mutex_unlock(&fs->names);
+	return found;
+}
+
+int
+kvcfs_staging_rename(KvcfsInode *dir,
+		     const char *name,
+		     KvcfsInode *new_dir,
+		     const char *new_name,
+		     unsigned flags)
+{
+	KvcfsNameClass class = kvcfs_name_classify(new_name);
+	if (new_dir->kind == KVCFS_PREFIX && strcmp(new_name, KVCFS_KEYS_FILE) == 0)
+		return flags & RENAME_NOREPLACE ? -EEXIST : rename_to_keys(dir, name, new_dir);
+	if (class == KVCFS_NAME_OTHER)
+		return -EINVAL;
+	if ((flags & RENAME_NOREPLACE) && exists(new_dir, new_name, class))
+		return -EEXIST;
+	if (class == KVCFS_NAME_TEMPORARY)
+		return rename_temp(dir, name, new_dir, new_name);
+	return rename_to_object(dir, name, new_dir, new_name);
+}

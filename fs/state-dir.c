@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/state-dir.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+struct KvcfsStateDir {
+	int lock_fd;
+};
+
+static char *
+escape_path(const char *path)
+{
+	GString *name = g_string_new(NULL);
+	for (const char *p = path; *p != '\0'; p++) {
+		if (*p == '/') {
+			if (name->len > 0 && p[1] != '\0')
+				g_string_append_c(name, '-');
+		} else if (g_ascii_isalnum(*p) || *p == ':' || *p == '_' ||
+			   (*p == '.' && name->len > 0)) {
+			g_string_append_c(name, *p);
+		} else {
+			g_string_append_printf(name, "\\x%02x", (unsigned char)*p);
+		}
+	}
+	if (name->len == 0)
+		g_string_append_c(name, '-'); /* the root directory */
+	return g_string_free(name, FALSE);
+}
+
+char *
+kvcfs_state_dir_default(const char *mountpoint)
+{
+	g_autofree char *id = escape_path(mountpoint);
+	if (geteuid() == 0)
+		return g_build_filename("/var/lib/kvcachefs/state", id, NULL);
+	return g_build_filename(g_get_user_state_dir(), "kvcachefs", id, NULL);
+}
+
+KvcfsStateDir *
+kvcfs_state_dir_open(const char *path, GError **error)
+{
+	g_autofree char *file = g_build_filename(path, "lock", NULL);
+	int fd = -1;
+	if (g_mkdir_with_parents(path, 0700) == 0)
+		fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0) {
+		int code = errno;
+		g_set_error(error, G_FILE_ERROR, (int)g_file_error_from_errno(code),
+			    "state directory %s: %s", path, g_strerror(code));
+		return NULL;
+	}
+	KvcfsStateDir *state = g_new0(KvcfsStateDir, 1);
+	state->lock_fd = fd;
+	return state;
+}
+
+int
+kvcfs_state_dir_try_lock(KvcfsStateDir *state)
+{
+	if (flock(state->lock_fd, LOCK_EX | LOCK_NB) == 0)
+		return 1;
+	return errno == EWOULDBLOCK || errno == EINTR ? 0 : -errno;
+}
+
+KvcfsStateRecord
+kvcfs_state_dir_read(const KvcfsStateDir *state)
+{
+	KvcfsStateRecord record = {0};
+	char text[128] = "", word[16] = "";
+	int pid = 0;
+
+	if (pread(state->lock_fd, text, sizeof text - 1, 0) <= 0 ||
+	    sscanf(text, "%d %15s %u:%u", &pid, word, &record.dev_major, &record.dev_minor) != 4)
+		return (KvcfsStateRecord){0};
+	record.pid = pid;
+	record.draining = strcmp(word, "draining") == 0;
+	return record;
+}
+
+void
+kvcfs_state_dir_write(KvcfsStateDir *state, const KvcfsStateRecord *record)
+{
+	/* One write of constant length: a reader never sees a mixture of two records. */
+	char text[64];
+	int n = snprintf(text, sizeof text, "%10d %8s %6u:%-10u\n", (int)record->pid,
+			 record->draining ? "draining" : "running", record->dev_major,
+			 record->dev_minor);
+	(void)!pwrite(state->lock_fd, text, (size_t)n, 0);
+}
+
+void
+kvcfs_state_dir_free(KvcfsStateDir *state)
+{
+	if (state == NULL)
+		return;
+	close(state->lock_fd);
+	g_free(state);
+}

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# L1 full of what may not go: the create is ENOSPC and leaves nothing; with room again it works. What may go makes
+# room by itself.
+#
+# parallel
+
+. "$(dirname "$0")/lib.sh"
+
+L1_SIZE=256M
+start_bare
+mkdir -p "$RANK"
+mkchunk "$WORK/data" 32M
+
+# Readers hold seven objects of 32 MB: 224 of 256 MB. The directory's next reservation is 32 MB.
+declare -a h=()
+for i in 0 1 2 3 4 5 6; do
+	h+=("$(chunk_hash "$i")")
+	cp "$WORK/data" "$RANK/${h[i]}"
+	start_client "holder$i" "$CLIENTS/hold-open" "$RANK/${h[i]}" "$WORK/data"
+	client_hear "holder$i" open
+done
+start_client writer "$CLIENTS/hold-writer" "$RANK/$(chunk_hash writer)" 1 32M
+client_hear writer written
+expect_errno ENOSPC create "$RANK/$(chunk_hash refused)"
+expect_errno ENOENT stat "$RANK/$(chunk_hash refused)"
+assert_le 1 "$(stat_counter l1_reserve_failed_no_memory)" l1_reserve_failed_no_memory
+assert_eq 7 "$(find "$RANK" -type f ! -name '.*' | wc -l)" "objects listed"
+
+# One reader ends: its object may go, and does.
+client_say holder0 go
+client_hear holder0 equal
+cp "$WORK/data" "$RANK/$(chunk_hash later)"
+assert_same "$WORK/data" "$RANK/$(chunk_hash later)"
+expect_errno ENOENT open-read "$RANK/${h[0]}"
+client_say writer close
+client_hear writer closed
+for i in 1 2 3 4 5 6; do
+	client_say "holder$i" go
+	client_hear "holder$i" equal
+done
+wait
+
+# Twice the capacity goes through without an error, and the budget holds.
+for ((i = 0; i < 16; i++)); do
+	cp "$WORK/data" "$RANK/$(chunk_hash "$i" stream)"
+	assert_le "$(status l1_used_bytes)" "$(status l1_capacity_bytes)" "l1_used_bytes"
+done
+assert_same "$WORK/data" "$RANK/$(chunk_hash 15 stream)"
+assert_le 1 "$(stat_counter l1_evicted_objects)" l1_evicted_objects
+stop_fs

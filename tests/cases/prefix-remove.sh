@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# rm -rf of a prefix of 200 chunks that are only in L2 loads nothing and leaves the objects, also when chunk 0 is
+# missing.
+#
+# parallel
+
+. "$(dirname "$0")/lib.sh"
+
+n=200
+declare -a h=()
+start_fs
+mkdir -p "$RANK/whole" "$RANK/headless"
+for ((i = 0; i < n; i++)); do
+	h+=("$(chunk_hash "$i")")
+	mkchunk "$WORK/data" 65536 "$i"
+	cp "$WORK/data" "$RANK/${h[i]}"
+done
+printf '%s\n' "${h[@]}" >"$RANK/whole/.keys"
+printf '%s\n' "${h[@]}" >"$RANK/headless/.keys"
+restart_fs
+assert_eq 0 "$(status l1_objects)" "objects in L1 after the start"
+
+assert_eq "$n" "$(ls -U "$RANK/whole" | wc -l)" "chunks listed"
+rm -rf "$RANK/whole"
+expect_errno ENOENT stat "$RANK/whole"
+assert_eq 0 "$(stat_counter loads)" "loads after rm -rf"
+assert_eq $((n + 1)) "$(ls "$RANK" | wc -l)" "objects and the other prefix"
+assert_eq "$n" "$(find "$L2" -maxdepth 1 -name '*.data' | wc -l)" "objects in L2"
+
+rm "$L2/meta-llama-SEP-Llama-3.1-8B@0x01000100@0@${h[0]}.data"
+expect_output "" ls -U "$RANK/headless"
+rm -rf "$RANK/headless"
+expect_errno ENOENT stat "$RANK/headless"
+assert_eq 0 "$(stat_counter loads)" "loads after rm -rf without chunk 0"
+assert_eq $((n - 1)) "$(find "$L2" -maxdepth 1 -name '*.data' | wc -l)" "objects in L2"
+mkchunk "$WORK/data" 65536 7
+assert_same "$WORK/data" "$RANK/${h[7]}"
+
+# Neither comes back.
+restart_fs
+expect_errno ENOENT stat "$RANK/whole"
+expect_errno ENOENT stat "$RANK/headless"
+assert_eq $((n - 1)) "$(ls "$RANK" | wc -l)" "entries of the rank directory after a restart"
+stop_fs

@@ -1,0 +1,1059 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The rules of the StoreController, one test each. */
+
+#include "tests/unit/controller-fixture.h"
+
+#include "engine/store-private.h"
+
+#define CAPACITY (UINT64_C(64) << 20)
+#define DRAIN_NS (20 * KVC_SEC_NS)
+
+typedef struct Bench {
+	Env *env;
+	KvcStoreController *store;
+} Bench;
+
+static uint32_t
+store_everywhere(const KvcObjectKey *key, const KvcAdapterDescriptor *adapters, size_t n)
+{
+	return (1u << n) - 1;
+}
+
+static uint32_t
+store_nowhere(const KvcObjectKey *key, const KvcAdapterDescriptor *adapters, size_t n)
+{
+	return 0;
+}
+
+static bool
+delete_always(const KvcObjectKey *key)
+{
+	return true;
+}
+
+static const KvcStorePolicy everywhere = {.select_store_targets = store_everywhere};
+static const KvcStorePolicy nowhere = {.select_store_targets = store_nowhere};
+static const KvcStorePolicy skip_l1 = {
+	.select_store_targets = store_everywhere,
+	.select_l1_deletion = delete_always,
+};
+
+/* Not started: what is committed before the start is seen in one go. */
+static Bench
+bench_new(size_t n_adapters, uint64_t capacity, const KvcStorePolicy *policy)
+{
+	Bench b = {.env = env_new(n_adapters, capacity)};
+	b.store = kvc_store_controller_new(&b.env->context, policy, NULL);
+	assert_non_null(b.store);
+	return b;
+}
+
+static Bench
+bench_started(size_t n_adapters, const KvcStorePolicy *policy)
+{
+	Bench b = bench_new(n_adapters, CAPACITY, policy);
+	kvc_store_controller_start(b.store);
+	return b;
+}
+
+static void
+bench_free(Bench *b)
+{
+	kvc_store_controller_stop(b->store);
+	/* The L1Manager keeps the listener: it goes first. */
+	KvcStoreController *store = b->store;
+	env_free(b->env);
+	kvc_store_controller_free(store);
+}
+
+static void
+drain(Bench *b)
+{
+	assert_int_equal(kvc_store_controller_drain(b->store, DRAIN_NS), 0);
+}
+
+/* As the StorageManager deletes. */
+static void
+delete_key(Bench *b, KvcObjectKey *key, uint32_t adapters)
+{
+	kvc_key_index_hide(b->env->context.index, key, adapters);
+	kvc_l1_manager_delete(b->env->context.l1, key, true);
+	kvc_store_controller_submit_delete(b->store, key, adapters);
+}
+
+static bool
+is_hidden(Bench *b, KvcObjectKey *key, uint32_t adapter)
+{
+	KvcKeyIndex *index = b->env->context.index;
+	kvc_key_index_add(index, key, adapter, 1, 1);
+	bool hidden = !(env_tiers(b->env, key) & adapter);
+	kvc_key_index_remove(index, key, adapter);
+	return hidden;
+}
+
+typedef struct Flushed {
+	int error;
+	int calls; /* Atomic */
+} Flushed;
+
+static void
+on_flushed(void *user, int error)
+{
+	Flushed *flushed = user;
+	flushed->error = error;
+	__atomic_fetch_add(&flushed->calls, 1, __ATOMIC_RELEASE);
+}
+
+static int
+calls(Flushed *flushed)
+{
+	return __atomic_load_n(&flushed->calls, __ATOMIC_ACQUIRE);
+}
+
+/* ---- Storing ------------------------------------------------------------------------------- */
+
+static void
+test_a_commit_is_stored_on_every_target(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	KvcObjectKey **keys = keys_new(b.env, 3);
+	for (size_t i = 0; i < 3; i++)
+		env_write(b.env, keys[i], 1000 + i, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	for (size_t i = 0; i < 3; i++) {
+		g_autoptr(GBytes) data = bytes_of(keys[i], 1000 + i, 0);
+		assert_true(fake_has(b.env->fakes[0], keys[i], data));
+		assert_true(fake_has(b.env->fakes[1], keys[i], data));
+		assert_int_equal(env_tiers(b.env, keys[i]), KVC_TIER_L1 | 3);
+	}
+	assert_int_equal(env_stat(b.env, stores), 6);
+	assert_int_equal(env_stat(b.env, stores_completed), 6);
+	assert_int_equal(env_stat(b.env, store_bytes), 2 * (3000 + 3));
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 0);
+	assert_int_equal(env_counts(b.env).objects, 3);
+	keys_free(keys, 3);
+	bench_free(&b);
+}
+
+static void
+test_an_empty_object_is_stored(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	g_autoptr(GBytes) data = bytes_of(key, 0, 0);
+	env_write(b.env, key, 0, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	assert_true(fake_has(b.env->fakes[0], key, data));
+	bench_free(&b);
+}
+
+static void
+test_without_adapters_objects_are_clean_at_once(void **state)
+{
+	Bench b = bench_started(0, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 0);
+	bench_free(&b);
+}
+
+static void
+test_without_targets_objects_are_clean_at_once(void **state)
+{
+	Bench b = bench_started(1, &nowhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	Flushed flushed = {0};
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	drain(&b);
+	assert_int_equal(calls(&flushed), 1);
+	assert_int_equal(flushed.error, 0);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 0);
+	assert_int_equal(fake_count(b.env->fakes[0], "store", key), 0);
+	bench_free(&b);
+}
+
+static void
+test_the_object_is_read_locked_while_it_is_stored(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	b.env->fakes[0]->hold[FAKE_STORE] = b.env->fakes[1]->hold[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(fake_count_held(b.env->fakes[1], FAKE_STORE) == 1);
+	assert_int_equal(env_counts(b.env).read_locks, 2);
+	assert_int_equal(kvc_l1_manager_evict(b.env->context.l1, key), KVC_L1_KEY_IS_LOCKED);
+	fake_release(b.env->fakes[0], FAKE_STORE);
+	wait_until(env_counts(b.env).read_locks == 1);
+	fake_release(b.env->fakes[1], FAKE_STORE);
+	drain(&b);
+	assert_int_equal(env_counts(b.env).read_locks, 0);
+	bench_free(&b);
+}
+
+static void
+test_a_batch_has_at_most_16_keys(void **state)
+{
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	KvcObjectKey **keys = keys_new(b.env, 40);
+	for (size_t i = 0; i < 40; i++)
+		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_start(b.store);
+	drain(&b);
+	GArray *batches = b.env->fakes[0]->batches;
+	assert_int_equal(batches->len, 3);
+	assert_int_equal(g_array_index(batches, guint, 0), 16);
+	assert_int_equal(g_array_index(batches, guint, 1), 16);
+	assert_int_equal(g_array_index(batches, guint, 2), 8);
+	keys_free(keys, 40);
+	bench_free(&b);
+}
+
+static void
+test_a_batch_has_at_most_64_mib(void **state)
+{
+	Bench b = bench_new(1, UINT64_C(160) << 20, &everywhere);
+	KvcObjectKey **keys = keys_new(b.env, 3);
+	for (size_t i = 0; i < 3; i++)
+		env_write(b.env, keys[i], 30 << 20, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_start(b.store);
+	drain(&b);
+	GArray *batches = b.env->fakes[0]->batches;
+	assert_int_equal(batches->len, 2);
+	assert_int_equal(g_array_index(batches, guint, 0) + g_array_index(batches, guint, 1), 3);
+	keys_free(keys, 3);
+	bench_free(&b);
+}
+
+/* Many small objects reach the bound by their least charge. */
+static void
+test_bytes_in_flight_are_bounded(void **state)
+{
+	size_t bound = KVC_STORE_BYTES_IN_FLIGHT / KVC_STORE_MIN_CHARGE_BYTES, n = bound + 50;
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	KvcObjectKey **keys = keys_new(b.env, n);
+	FakeAdapter *fake = b.env->fakes[0];
+	Flushed flushed = {0};
+	fake->hold[FAKE_STORE] = true;
+	for (size_t i = 0; i < n; i++)
+		env_write(b.env, keys[i], 1, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_start(b.store);
+	wait_until(fake_count_held(fake, FAKE_STORE) == bound / 16);
+	nap(20);
+	assert_int_equal(env_stat(b.env, stores), bound);
+
+	/* Store first: what is flushed goes before what was committed before it. */
+	kvc_store_controller_flush(b.store, keys[n - 1], on_flushed, &flushed);
+	nap(20);
+	assert_int_equal(fake_count(fake, "store", keys[n - 1]), 0);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(fake_count(fake, "store", keys[n - 1]) == 1);
+	assert_int_equal(fake_position(fake, "store", keys[n - 1]), bound);
+	fake_release(fake, FAKE_STORE);
+	drain(&b);
+	assert_int_equal(calls(&flushed), 1);
+	assert_int_equal(env_stat(b.env, stores_completed), n);
+	keys_free(keys, n);
+	bench_free(&b);
+}
+
+/* ---- Invariants and differences ------------------------------------------------------------ */
+
+static void
+test_invariant_2_task_ids_per_adapter(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	FakeAdapter **fakes = b.env->fakes;
+	fakes[0]->hold[FAKE_STORE] = fakes[1]->hold[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(fake_count_held(fakes[1], FAKE_STORE) == 1);
+	assert_int_equal(fakes[0]->last_id, fakes[1]->last_id);
+	fake_release(fakes[1], FAKE_STORE);
+	wait_until(env_tiers(b.env, key) & 2);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 2);
+	assert_int_equal(env_counts(b.env).dirty_objects, 1);
+	fake_release(fakes[0], FAKE_STORE);
+	drain(&b);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 3);
+	bench_free(&b);
+}
+
+/* The lock wrapper of this build aborts when a listener takes a lock out of order. */
+static void
+test_invariant_6_the_listener_does_not_block(void **state)
+{
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	KvcObjectKey **keys = keys_new(b.env, 100);
+	int64_t begin = kvc_now_ns();
+	for (size_t i = 0; i < 100; i++)
+		env_write(b.env, keys[i], 10, 0, KVC_FINISH_FIRST_WINS);
+	assert_true(kvc_now_ns() - begin < 5 * KVC_SEC_NS);
+	assert_int_equal(kvc_store_controller_drain(b.store, KVC_MSEC_NS), -ETIMEDOUT);
+	kvc_store_controller_start(b.store);
+	drain(&b);
+	assert_int_equal(env_stat(b.env, stores_completed), 100);
+	keys_free(keys, 100);
+	bench_free(&b);
+}
+
+static void *
+stop_thread(void *data)
+{
+	kvc_store_controller_stop(data);
+	return NULL;
+}
+
+static void
+test_invariant_9_stop_releases_all_locks(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	KvcObjectKey **keys = keys_new(b.env, 3);
+	Flushed flushed = {0};
+	pthread_t thread;
+	b.env->fakes[0]->hold[FAKE_STORE] = true;
+	for (size_t i = 0; i < 3; i++)
+		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(env_stat(b.env, stores) == 3);
+	kvc_store_controller_flush(b.store, keys[0], on_flushed, &flushed);
+	pthread_create(&thread, NULL, stop_thread, b.store);
+	nap(50);
+	/* Difference 6: the buffers stay while the adapter may touch them. */
+	assert_int_equal(env_counts(b.env).read_locks, 3);
+	fake_release(b.env->fakes[0], FAKE_STORE);
+	pthread_join(thread, NULL);
+	assert_int_equal(env_counts(b.env).read_locks, 0);
+	assert_int_equal(calls(&flushed), 1);
+	assert_int_equal(flushed.error, -ESHUTDOWN);
+	keys_free(keys, 3);
+	bench_free(&b);
+}
+
+static void
+test_stop_answers_flushes_and_forgets_retries(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	Flushed before = {0}, after = {0};
+	b.env->fakes[0]->fail_stores = 100;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_flush(b.store, key, on_flushed, &before);
+	wait_until(env_stat(b.env, stores_retried) == 1);
+	kvc_store_controller_stop(b.store);
+	assert_int_equal(calls(&before), 1);
+	assert_int_equal(before.error, -ESHUTDOWN);
+	kvc_store_controller_flush(b.store, key, on_flushed, &after);
+	assert_int_equal(after.error, -ESHUTDOWN);
+	env_write(b.env, key, 100, 1, KVC_FINISH_REPLACE);
+	kvc_store_controller_submit_delete(b.store, key, 1);
+	assert_int_equal(env_stat(b.env, stores_failed), 0);
+	bench_free(&b);
+}
+
+static void
+test_stop_without_start_releases_what_was_queued(void **state)
+{
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	Flushed flushed = {0};
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	kvc_store_controller_stop(b.store);
+	assert_int_equal(flushed.error, -ESHUTDOWN);
+	assert_int_equal(fake_count(b.env->fakes[0], "store", key), 0);
+	bench_free(&b);
+}
+
+static void
+test_difference_4_prefetched_data_is_never_stored_back(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	KvcL1Manager *l1 = b.env->context.l1;
+	KvcL1Object *object, *locked;
+	int errnum;
+	assert_int_equal(kvc_l1_manager_reserve_write(l1, key, 100, true, &object, &errnum), 0);
+	assert_int_equal(kvc_l1_object_set_size(object, 100), 0);
+	assert_int_equal(kvc_l1_manager_finish_write_and_reserve_read(l1, object, 1, &locked), 0);
+	drain(&b);
+	nap(10);
+	assert_int_equal(fake_count(b.env->fakes[0], "store", key), 0);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	kvc_l1_manager_finish_read(l1, locked, 1);
+	bench_free(&b);
+}
+
+static void
+write_mixed(Bench *b, KvcObjectKey **keys, KvcKeyScope *other)
+{
+	for (unsigned i = 0; i < 8; i++) {
+		keys[i] = key_in(i & 1 ? other : b->env->scope, KVC_SPACE_CHUNK, i);
+		env_write(b->env, keys[i], i & 2 ? 100 : 5000, 0, KVC_FINISH_FIRST_WINS);
+	}
+}
+
+static void
+test_difference_5_a_batch_may_mix_sizes_but_not_scopes(void **state)
+{
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	g_autoptr(KvcKeyScope) other = scope_of(0x02010200);
+	KvcObjectKey *keys[8];
+	write_mixed(&b, keys, other);
+	kvc_store_controller_start(b.store);
+	drain(&b);
+	assert_int_equal(b.env->fakes[0]->batches->len, 2);
+	assert_false(b.env->fakes[0]->mixed_scopes);
+	assert_true(b.env->fakes[0]->mixed_sizes);
+	for (size_t i = 0; i < 8; i++)
+		kvc_object_key_unref(keys[i]);
+	bench_free(&b);
+}
+
+static void
+test_difference_5_uniform_batches_have_one_size(void **state)
+{
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	g_autoptr(KvcKeyScope) other = scope_of(0x02010200);
+	KvcObjectKey *keys[8];
+	b.env->fakes[0]->ops.uniform_batches = true;
+	write_mixed(&b, keys, other);
+	kvc_store_controller_start(b.store);
+	drain(&b);
+	assert_int_equal(b.env->fakes[0]->batches->len, 4);
+	assert_false(b.env->fakes[0]->mixed_scopes);
+	assert_false(b.env->fakes[0]->mixed_sizes);
+	for (size_t i = 0; i < 8; i++)
+		kvc_object_key_unref(keys[i]);
+	bench_free(&b);
+}
+
+static void
+test_difference_7_dirty_until_the_last_target_ended(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	b.env->fakes[0]->hold[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(env_tiers(b.env, key) & 2);
+	assert_int_equal(env_counts(b.env).dirty_objects, 1);
+	fake_release(b.env->fakes[0], FAKE_STORE);
+	drain(&b);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	bench_free(&b);
+}
+
+static void
+test_difference_7_a_failed_store_is_tried_three_times(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	Flushed flushed = {0};
+	b.env->fakes[0]->fail_stores = 3;
+	int64_t begin = kvc_now_ns();
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	wait_until(env_stat(b.env, stores_retried) == 1);
+	assert_int_equal(env_counts(b.env).dirty_objects, 1);
+	assert_int_equal(env_counts(b.env).read_locks, 0);
+	drain(&b);
+	/* 100 ms, then 400 ms. */
+	assert_true(kvc_now_ns() - begin >= 500 * KVC_MSEC_NS);
+	assert_int_equal(fake_count(b.env->fakes[0], "store", key), 3);
+	assert_int_equal(env_stat(b.env, stores_retried), 2);
+	assert_int_equal(env_stat(b.env, stores_failed), 1);
+	assert_int_equal(b.env->slots[0].stores_failed, 1);
+	assert_int_equal(b.env->slots[0].store_failures, 3);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 1);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1);
+	assert_int_equal(flushed.error, -EIO);
+
+	/* The next success is the end of the adapter's bad health. */
+	env_write(b.env, key, 100, 0, KVC_FINISH_REPLACE);
+	drain(&b);
+	assert_int_equal(b.env->slots[0].store_failures, 0);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 0);
+	bench_free(&b);
+}
+
+static void
+test_difference_7_a_retry_that_succeeds_leaves_no_trace(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	Flushed flushed = {0};
+	b.env->fakes[0]->fail_stores = 2;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	drain(&b);
+	assert_int_equal(env_stat(b.env, stores_retried), 2);
+	assert_int_equal(env_stat(b.env, stores_failed), 0);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 0);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 1);
+	assert_int_equal(flushed.error, 0);
+	bench_free(&b);
+}
+
+static void
+test_difference_7_one_target_of_two_is_enough(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	Flushed flushed = {0};
+	b.env->fakes[0]->fail_stores = 3;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	drain(&b);
+	assert_int_equal(env_stat(b.env, stores_failed), 1);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 0);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 2);
+	assert_int_equal(flushed.error, 0);
+	bench_free(&b);
+}
+
+static void
+test_a_failed_batch_is_tried_again_key_by_key(void **state)
+{
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	KvcObjectKey **keys = keys_new(b.env, 4);
+	b.env->fakes[0]->fail_stores = 1;
+	for (size_t i = 0; i < 4; i++)
+		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_start(b.store);
+	drain(&b);
+	GArray *batches = b.env->fakes[0]->batches;
+	assert_int_equal(batches->len, 5);
+	assert_int_equal(g_array_index(batches, guint, 0), 4);
+	for (guint i = 1; i < 5; i++)
+		assert_int_equal(g_array_index(batches, guint, i), 1);
+	assert_int_equal(env_stat(b.env, stores_completed), 4);
+	keys_free(keys, 4);
+	bench_free(&b);
+}
+
+static void
+test_difference_9_l1_deletion_follows_the_last_target(void **state)
+{
+	Bench b = bench_started(2, &skip_l1);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	b.env->fakes[1]->hold[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(env_tiers(b.env, key) & 1);
+	nap(10);
+	assert_true(env_tiers(b.env, key) & KVC_TIER_L1);
+	fake_release(b.env->fakes[1], FAKE_STORE);
+	drain(&b);
+	assert_int_equal(env_tiers(b.env, key), 3);
+	assert_int_equal(env_counts(b.env).objects, 0);
+	bench_free(&b);
+}
+
+static void
+test_difference_9_no_l1_deletion_when_every_target_failed(void **state)
+{
+	Bench b = bench_started(2, &skip_l1);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	b.env->fakes[0]->fail_stores = b.env->fakes[1]->fail_stores = 3;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1);
+	assert_int_equal(env_counts(b.env).objects, 1);
+	bench_free(&b);
+}
+
+/* ---- Order of one key ---------------------------------------------------------------------- */
+
+static void
+test_a_deletion_waits_for_the_store_in_flight(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	FakeAdapter *fake = b.env->fakes[0];
+	fake->hold[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	delete_key(&b, key, 1);
+	nap(20);
+	assert_int_equal(fake_count(fake, "delete", key), 0);
+	assert_true(is_hidden(&b, key, 1));
+	fake_release(fake, FAKE_STORE);
+	drain(&b);
+	assert_int_equal(fake_count(fake, "delete", key), 1);
+	assert_false(fake_has(fake, key, NULL));
+	assert_false(is_hidden(&b, key, 1));
+	assert_int_equal(env_tiers(b.env, key), 0);
+	bench_free(&b);
+}
+
+static void
+test_a_deletion_drops_the_queued_store(void **state)
+{
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	delete_key(&b, key, 1);
+	kvc_store_controller_start(b.store);
+	drain(&b);
+	assert_int_equal(fake_count(b.env->fakes[0], "store", key), 0);
+	assert_int_equal(fake_count(b.env->fakes[0], "delete", key), 1);
+	assert_int_equal(env_stat(b.env, deletes_completed), 1);
+	bench_free(&b);
+}
+
+static void
+test_a_deletion_ends_the_retries_of_the_store(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	b.env->fakes[0]->fail_stores = 3;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(env_stat(b.env, stores_retried) == 1);
+	delete_key(&b, key, 1);
+	drain(&b);
+	nap(150);
+	assert_int_equal(fake_count(b.env->fakes[0], "store", key), 1);
+	assert_int_equal(env_stat(b.env, stores_failed), 0);
+	bench_free(&b);
+}
+
+static void
+test_a_commit_after_a_deletion_is_stored_after_it(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	g_autoptr(GBytes) second = bytes_of(key, 200, 2);
+	FakeAdapter *fake = b.env->fakes[0];
+	env_write(b.env, key, 100, 1, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	fake->hold_deletes = true;
+	delete_key(&b, key, 1);
+	wait_until(fake_count(fake, "delete", key) == 1);
+	env_write(b.env, key, 200, 2, KVC_FINISH_FIRST_WINS);
+	nap(20);
+	assert_int_equal(fake_count(fake, "store", key), 1);
+	fake_release_deletes(fake);
+	drain(&b);
+	assert_int_equal(fake_count(fake, "store", key), 2);
+	assert_true(fake_has(fake, key, second));
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 1);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	bench_free(&b);
+}
+
+/* L1 had: delete, commit. The queue has: commit, delete. */
+static void
+test_a_commit_that_is_told_before_the_deletion_survives_it(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	g_autoptr(GBytes) second = bytes_of(key, 100, 2);
+	FakeAdapter *fake = b.env->fakes[0];
+	env_write(b.env, key, 100, 1, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	fake->hold[FAKE_STORE] = true;
+	kvc_key_index_hide(b.env->context.index, key, 1);
+	kvc_l1_manager_delete(b.env->context.l1, key, true);
+	env_write(b.env, key, 100, 2, KVC_FINISH_FIRST_WINS);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	kvc_store_controller_submit_delete(b.store, key, 1);
+	nap(10);
+	fake_release(fake, FAKE_STORE);
+	drain(&b);
+	assert_int_equal(fake_count(fake, "delete", key), 1);
+	assert_true(fake_position(fake, "store", key) > fake_position(fake, "delete", key));
+	assert_true(fake_has(fake, key, second));
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 1);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 0);
+	bench_free(&b);
+}
+
+static void
+test_the_newest_object_of_a_key_is_stored_after_the_one_in_flight(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_in(b.env->scope, KVC_SPACE_PLAIN, 1);
+	g_autoptr(GBytes) third = bytes_of(key, 300, 3);
+	FakeAdapter *fake = b.env->fakes[0];
+	Flushed flushed = {0};
+	fake->hold[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 1, KVC_FINISH_REPLACE);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	env_write(b.env, key, 200, 2, KVC_FINISH_REPLACE);
+	env_write(b.env, key, 300, 3, KVC_FINISH_REPLACE);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	nap(20);
+	assert_int_equal(fake_count(fake, "store", key), 1);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(fake_count(fake, "store", key) == 2);
+	nap(10);
+	assert_int_equal(calls(&flushed), 0);
+	fake_release(fake, FAKE_STORE);
+	drain(&b);
+	assert_int_equal(fake_count(fake, "store", key), 2);
+	assert_true(fake_has(fake, key, third));
+	assert_int_equal(calls(&flushed), 1);
+	assert_int_equal(flushed.error, 0);
+	bench_free(&b);
+}
+
+static void
+test_a_flush_of_a_failing_store_waits_for_the_newer_object(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_in(b.env->scope, KVC_SPACE_PLAIN, 1);
+	g_autoptr(GBytes) second = bytes_of(key, 200, 2);
+	FakeAdapter *fake = b.env->fakes[0];
+	Flushed flushed = {0};
+	fake->hold[FAKE_STORE] = true;
+	fake->fail_stores = 1;
+	env_write(b.env, key, 100, 1, KVC_FINISH_REPLACE);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	nap(10);
+	env_write(b.env, key, 200, 2, KVC_FINISH_REPLACE);
+	nap(10);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(fake_count(fake, "store", key) == 2);
+	nap(10);
+	assert_int_equal(calls(&flushed), 0);
+	fake_release(fake, FAKE_STORE);
+	drain(&b);
+	assert_true(fake_has(fake, key, second));
+	assert_int_equal(calls(&flushed), 1);
+	assert_int_equal(flushed.error, 0);
+	bench_free(&b);
+}
+
+static void
+test_an_object_that_went_before_its_store_is_skipped(void **state)
+{
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_l1_manager_delete(b.env->context.l1, key, true);
+	kvc_store_controller_start(b.store);
+	drain(&b);
+	assert_int_equal(fake_count(b.env->fakes[0], "store", key), 0);
+	bench_free(&b);
+}
+
+/* ---- Deletions ----------------------------------------------------------------------------- */
+
+static void
+test_deletions_are_retried_until_they_are_confirmed(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	FakeAdapter *fake = b.env->fakes[0];
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	fake->fail_deletes = 3;
+	int64_t begin = kvc_now_ns();
+	delete_key(&b, key, 1);
+	wait_until(env_stat(b.env, deletes_retried) == 1);
+	assert_true(is_hidden(&b, key, 1));
+	drain(&b);
+	/* 50, 100 and 200 ms. */
+	assert_true(kvc_now_ns() - begin >= 350 * KVC_MSEC_NS);
+	assert_int_equal(fake_count(fake, "delete", key), 4);
+	assert_int_equal(env_stat(b.env, deletes), 1);
+	assert_int_equal(env_stat(b.env, deletes_retried), 3);
+	assert_int_equal(env_stat(b.env, deletes_completed), 1);
+	assert_false(fake_has(fake, key, NULL));
+	assert_false(is_hidden(&b, key, 1));
+	bench_free(&b);
+}
+
+static void
+test_a_locked_key_is_deleted_when_its_lock_is_gone(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	FakeAdapter *fake = b.env->fakes[0];
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	pthread_mutex_lock(&fake->lock);
+	fake_object(fake, key)->locks = fake->n_locks = 1;
+	pthread_mutex_unlock(&fake->lock);
+	delete_key(&b, key, 1);
+	wait_until(env_stat(b.env, deletes_retried) >= 1);
+	assert_true(fake_has(fake, key, NULL));
+	fake_unlock(&fake->base, (KvcObjectKey *const[]){key}, 1);
+	drain(&b);
+	assert_false(fake_has(fake, key, NULL));
+	bench_free(&b);
+}
+
+static void
+test_an_adapter_without_delete_is_unhidden_and_counted(void **state)
+{
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	b.env->fakes[0]->ops.delete_keys = NULL;
+	kvc_store_controller_start(b.store);
+	delete_key(&b, key, 1);
+	drain(&b);
+	assert_false(is_hidden(&b, key, 1));
+	assert_int_equal(env_stat(b.env, deletes_unsupported), 1);
+	assert_int_equal(env_stat(b.env, deletes_completed), 0);
+	bench_free(&b);
+}
+
+static void
+test_a_deletion_does_not_wait_for_another_adapter(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	b.env->fakes[0]->hold_deletes = true;
+	delete_key(&b, key, 3);
+	wait_until(!is_hidden(&b, key, 2));
+	assert_true(is_hidden(&b, key, 1));
+	assert_false(fake_has(b.env->fakes[1], key, NULL));
+	fake_release_deletes(b.env->fakes[0]);
+	drain(&b);
+	bench_free(&b);
+}
+
+/* Else everything deleted and written again while a tier is dead would fill L1 for ever. */
+static void
+test_a_dead_deletion_does_not_keep_the_next_object_dirty(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	FakeAdapter *dead = b.env->fakes[0];
+	Flushed flushed = {0};
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	dead->fail_deletes = 1000;
+	delete_key(&b, key, 3);
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	wait_until(env_counts(b.env).dirty_objects == 0);
+	assert_int_equal(env_stat(b.env, stores_failed), 1);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 0);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 2);
+	assert_int_equal(calls(&flushed), 0); /* the deletion was submitted before, too */
+	bench_free(&b);
+	assert_int_equal(flushed.error, -ESHUTDOWN);
+}
+
+/* ---- Flush and drain ----------------------------------------------------------------------- */
+
+static void
+test_a_flush_of_an_idle_key_is_answered_at_once(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	Flushed flushed = {.error = 1};
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	wait_until(calls(&flushed) == 1);
+	assert_int_equal(flushed.error, 0);
+	bench_free(&b);
+}
+
+static void
+test_a_flush_waits_for_the_deletion_before_it(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	Flushed flushed = {.error = 1};
+	b.env->fakes[0]->hold_deletes = true;
+	delete_key(&b, key, 1);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	nap(20);
+	assert_int_equal(calls(&flushed), 0);
+	fake_release_deletes(b.env->fakes[0]);
+	drain(&b);
+	assert_int_equal(calls(&flushed), 1);
+	assert_int_equal(flushed.error, 0);
+	bench_free(&b);
+}
+
+static void
+test_drain_waits_and_times_out(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	b.env->fakes[0]->hold[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	assert_int_equal(kvc_store_controller_drain(b.store, 30 * KVC_MSEC_NS), -ETIMEDOUT);
+	fake_release(b.env->fakes[0], FAKE_STORE);
+	assert_int_equal(kvc_store_controller_drain(b.store, INT64_MAX), 0);
+	bench_free(&b);
+}
+
+/* ---- Rude adapters ------------------------------------------------------------------------- */
+
+static void
+test_a_refused_task_is_a_failed_one(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	b.env->fakes[0]->refuse[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	assert_int_equal(env_stat(b.env, stores_failed), 1);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 1);
+	bench_free(&b);
+}
+
+static size_t
+pop_strangers(KvcL2Adapter *adapter, KvcL2StoreResult *results, size_t max)
+{
+	static int told; /* Atomic */
+	if (__atomic_exchange_n(&told, 1, __ATOMIC_RELAXED) == 0) {
+		results[0] = (KvcL2StoreResult){4711, 1};
+		return 1;
+	}
+	return fake_pop_stores(adapter, results, max);
+}
+
+static void
+test_an_unknown_completion_is_ignored(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	b.env->fakes[0]->ops.pop_completed_store_tasks = pop_strangers;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	nap(20);
+	kvc_eventfd_signal(b.env->fakes[0]->fds[FAKE_STORE]);
+	drain(&b);
+	assert_int_equal(env_stat(b.env, stores_completed), 1);
+	bench_free(&b);
+}
+
+/* ---- Everything at once -------------------------------------------------------------------- */
+
+#define STRESS_KEYS 20
+#define STRESS_STEPS 400
+
+typedef struct Stress {
+	Bench *bench;
+	KvcObjectKey **keys;
+	unsigned seed;
+	Flushed flushed;
+	int flushes;
+} Stress;
+
+static void *
+stress_thread(void *data)
+{
+	Stress *s = data;
+	g_autoptr(GRand) random = g_rand_new_with_seed(s->seed);
+	for (unsigned step = 0; step < STRESS_STEPS; step++) {
+		KvcObjectKey *key = s->keys[g_rand_int_range(random, 0, STRESS_KEYS)];
+		switch (g_rand_int_range(random, 0, 4)) {
+		case 0:
+			delete_key(s->bench, key, 3);
+			break;
+		case 1:
+			s->flushes++;
+			kvc_store_controller_flush(
+				s->bench->store, key, on_flushed, &s->flushed);
+			break;
+		default:
+			env_write(s->bench->env, key, 50, step, KVC_FINISH_REPLACE);
+			break;
+		}
+	}
+	return NULL;
+}
+
+/* Whatever the order was, at the end L1 and every adapter agree on each key. */
+static void
+test_invariant_10_concurrent_commits_deletions_and_flushes(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	KvcObjectKey *keys[STRESS_KEYS];
+	Stress stress[2];
+	pthread_t threads[2];
+	unsigned seed = (unsigned)kvc_now_ns();
+	print_message("seed %u\n", seed);
+	for (unsigned i = 0; i < STRESS_KEYS; i++)
+		keys[i] = key_in(b.env->scope, KVC_SPACE_PLAIN, i);
+	b.env->fakes[0]->fail_stores = 5;
+	b.env->fakes[1]->fail_deletes = 5;
+	for (unsigned t = 0; t < 2; t++) {
+		stress[t] = (Stress){.bench = &b, .keys = keys, .seed = seed + t};
+		pthread_create(&threads[t], NULL, stress_thread, &stress[t]);
+	}
+	for (unsigned t = 0; t < 2; t++)
+		pthread_join(threads[t], NULL);
+	drain(&b);
+	for (unsigned t = 0; t < 2; t++)
+		assert_int_equal(calls(&stress[t].flushed), stress[t].flushes);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	for (unsigned i = 0; i < STRESS_KEYS; i++) {
+		KvcL1Object *object;
+		KvcL1Manager *l1 = b.env->context.l1;
+		bool resident = kvc_l1_manager_reserve_read(l1, &keys[i], 1, 1, &object, NULL);
+		for (unsigned a = 0; a < 2; a++) {
+			FakeObject *stored = fake_object(b.env->fakes[a], keys[i]);
+			assert_int_equal(stored->data != NULL, resident);
+			assert_true(!resident || object_has(object, stored->data));
+		}
+		assert_int_equal(env_tiers(b.env, keys[i]), resident ? KVC_TIER_L1 | 3 : 0);
+		if (resident)
+			kvc_l1_manager_finish_read(l1, object, 1);
+		kvc_object_key_unref(keys[i]);
+	}
+	bench_free(&b);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_commit_is_stored_on_every_target),
+		cmocka_unit_test(test_an_empty_object_is_stored),
+		cmocka_unit_test(test_without_adapters_objects_are_clean_at_once),
+		cmocka_unit_test(test_without_targets_objects_are_clean_at_once),
+		cmocka_unit_test(test_the_object_is_read_locked_while_it_is_stored),
+		cmocka_unit_test(test_a_batch_has_at_most_16_keys),
+		cmocka_unit_test(test_a_batch_has_at_most_64_mib),
+		cmocka_unit_test(test_bytes_in_flight_are_bounded),
+		cmocka_unit_test(test_invariant_2_task_ids_per_adapter),
+		cmocka_unit_test(test_invariant_6_the_listener_does_not_block),
+		cmocka_unit_test(test_invariant_9_stop_releases_all_locks),
+		cmocka_unit_test(test_stop_answers_flushes_and_forgets_retries),
+		cmocka_unit_test(test_stop_without_start_releases_what_was_queued),
+		cmocka_unit_test(test_difference_4_prefetched_data_is_never_stored_back),
+		cmocka_unit_test(test_difference_5_a_batch_may_mix_sizes_but_not_scopes),
+		cmocka_unit_test(test_difference_5_uniform_batches_have_one_size),
+		cmocka_unit_test(test_difference_7_dirty_until_the_last_target_ended),
+		cmocka_unit_test(test_difference_7_a_failed_store_is_tried_three_times),
+		cmocka_unit_test(test_difference_7_a_retry_that_succeeds_leaves_no_trace),
+		cmocka_unit_test(test_difference_7_one_target_of_two_is_enough),
+		cmocka_unit_test(test_a_failed_batch_is_tried_again_key_by_key),
+		cmocka_unit_test(test_difference_9_l1_deletion_follows_the_last_target),
+		cmocka_unit_test(test_difference_9_no_l1_deletion_when_every_target_failed),
+		cmocka_unit_test(test_a_deletion_waits_for_the_store_in_flight),
+		cmocka_unit_test(test_a_deletion_drops_the_queued_store),
+		cmocka_unit_test(test_a_deletion_ends_the_retries_of_the_store),
+		cmocka_unit_test(test_a_commit_after_a_deletion_is_stored_after_it),
+		cmocka_unit_test(test_a_commit_that_is_told_before_the_deletion_survives_it),
+		cmocka_unit_test(test_the_newest_object_of_a_key_is_stored_after_the_one_in_flight),
+		cmocka_unit_test(test_a_flush_of_a_failing_store_waits_for_the_newer_object),
+		cmocka_unit_test(test_an_object_that_went_before_its_store_is_skipped),
+		cmocka_unit_test(test_deletions_are_retried_until_they_are_confirmed),
+		cmocka_unit_test(test_a_locked_key_is_deleted_when_its_lock_is_gone),
+		cmocka_unit_test(test_an_adapter_without_delete_is_unhidden_and_counted),
+		cmocka_unit_test(test_a_deletion_does_not_wait_for_another_adapter),
+		cmocka_unit_test(test_a_dead_deletion_does_not_keep_the_next_object_dirty),
+		cmocka_unit_test(test_a_flush_of_an_idle_key_is_answered_at_once),
+		cmocka_unit_test(test_a_flush_waits_for_the_deletion_before_it),
+		cmocka_unit_test(test_drain_waits_and_times_out),
+		cmocka_unit_test(test_a_refused_task_is_a_failed_one),
+		cmocka_unit_test(test_an_unknown_completion_is_ignored),
+		cmocka_unit_test(test_invariant_10_concurrent_commits_deletions_and_flushes),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
