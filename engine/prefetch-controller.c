@@ -239,14 +239,19 @@ handle_messages(KvcPrefetchController *c)
 /* ---- The thread ---------------------------------------------------------------------------- */
 
 /* Draining requests keep their slot: a dead adapter must not gather lookups without end. */
+static bool
+may_begin(KvcPrefetchController *c)
+{
+	KvcPrefetchRequest *r = g_queue_peek_head(&c->pending);
+	return r && ((r->flags & KVC_PREFETCH_URGENT) || c->n_slots < c->max_in_flight);
+}
+
 static void
 pump_pending(KvcPrefetchController *c)
 {
-	KvcPrefetchRequest *r;
-	while ((r = g_queue_peek_head(&c->pending))) {
+	while (may_begin(c)) {
+		KvcPrefetchRequest *r = g_queue_peek_head(&c->pending);
 		bool is_urgent = r->flags & KVC_PREFETCH_URGENT;
-		if (!is_urgent && c->n_slots >= c->max_in_flight)
-			break;
 		g_queue_unlink(&c->pending, &r->queue_link);
 		r->queue = NULL;
 		kvc_prefetch_give_slot(c, r, !is_urgent);
@@ -369,8 +374,10 @@ prefetch_thread(void *data)
 				break;
 		} else {
 			expire_all(c);
-			pump_pending(c);
-			kvc_prefetch_load_pump(c);
+			do {
+				pump_pending(c);
+				kvc_prefetch_load_pump(c); /* what was there already ends here */
+			} while (may_begin(c));
 		}
 		wait_for_events(c, fds);
 	}

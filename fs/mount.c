@@ -112,9 +112,25 @@ already_mounted(const char *mountpoint, GError **error)
 	return false;
 }
 
+/* Has PID been killed, though it still has its descriptors? It does not come back. */
+static bool
+is_dying(pid_t pid)
+{
+	g_autofree char *path = g_strdup_printf("/proc/%d/status", (int)pid);
+	g_autofree char *status = NULL;
+	if (!g_file_get_contents(path, &status, NULL, NULL))
+		return true;
+	const char *state = strstr(status, "\nState:\t");
+	const char *pending = strstr(status, "\nSigPnd:\t");
+	if (state && strchr("ZX", state[strlen("\nState:\t")]))
+		return true;
+	return pending && (g_ascii_strtoull(pending + strlen("\nSigPnd:\t"), NULL, 16) &
+			   (UINT64_C(1) << (SIGKILL - 1)));
+}
+
 /*
- * Waits while another daemon has the lock and is not serving MOUNTPOINT (any more): it drains, or
- * it is another start that is about to mount.
+ * Waits while another daemon has the lock and is not serving MOUNTPOINT (any more): it drains, is
+ * dying, or it is another start that is about to mount.
  */
 static bool
 take_lock(const char *mountpoint, KvcfsStateDir *state, GError **error)
@@ -132,9 +148,9 @@ take_lock(const char *mountpoint, KvcfsStateDir *state, GError **error)
 		}
 		KvcfsMountEntry entry;
 		KvcfsStateRecord holder = kvcfs_state_dir_read(state);
-		if (!holder.draining && kvcfs_mount_table_find(mountpoint, &entry) &&
-		    entry.is_kvcachefs && entry.dev_major == holder.dev_major &&
-		    entry.dev_minor == holder.dev_minor)
+		if (!holder.draining && !is_dying(holder.pid) &&
+		    kvcfs_mount_table_find(mountpoint, &entry) && entry.is_kvcachefs &&
+		    entry.dev_major == holder.dev_major && entry.dev_minor == holder.dev_minor)
 			return already_mounted(mountpoint, error);
 		int64_t waited = g_get_monotonic_time() - start;
 		if (waited > LOCK_WAIT_US) {
@@ -189,10 +205,10 @@ check_place(const char *mountpoint, const KvcfsStateRecord *last, GError **error
 	KvcfsMountEntry entry;
 	bool is_ours = kvcfs_mount_table_find(mountpoint, &entry) && entry.is_kvcachefs;
 
-	if (answer == -ENOTCONN)
-		return 1;
-	if (is_ours && answer == -ETIMEDOUT && entry.dev_major == last->dev_major &&
-	    entry.dev_minor == last->dev_minor)
+	/* Its daemon has let go of the lock: it is dead, if perhaps not yet of its connection. */
+	bool is_last =
+		is_ours && entry.dev_major == last->dev_major && entry.dev_minor == last->dev_minor;
+	if (answer == -ENOTCONN || is_last)
 		return 1;
 	if (is_ours) {
 		already_mounted(mountpoint, error);

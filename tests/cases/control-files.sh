@@ -44,7 +44,7 @@ assert_eq 0 "$(status l1_dirty_objects)" "l1_dirty_objects after flush"
 assert_eq 1 "$(stat_counter stores_completed)" stores_completed
 assert_same "$WORK/data" "$L2/meta-llama-SEP-Llama-3.1-8B@0x01000100@0@$hash.data"
 n=0
-for path in "$RANK/$hash" "$MODEL/@01000100/$hash" "/$MODEL/@01000100/$hash" /; do
+for path in "$RANK/$hash" "$MODEL/@01000100/$hash" "/$MODEL/@01000100/$hash" "$MODEL/@01000100" "$MODEL" /; do
 	control evict "$path"
 	wait_until 5 "evict of $path" status_is l1_objects 0
 	assert_same "$WORK/data" "$RANK/$hash"

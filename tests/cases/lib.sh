@@ -105,11 +105,13 @@ wait_until() {
 
 # ---- The daemon ------------------------------------------------------------------------------
 
+# A zombie is gone (in a container nobody may collect it), once its threads are.
 is_gone() {
 	local state
-	# A zombie is gone: in a container nobody may collect it.
+	local -a tasks=()
 	state=$(awk '/^State:/ { print $2 }' "/proc/$1/status" 2>/dev/null) || return 0
-	[[ -z $state || $state == Z ]]
+	tasks=("/proc/$1/task"/*)
+	[[ -z $state || ($state == [ZX] && ${#tasks[@]} -le 1) ]]
 }
 
 # wait_gone PID [SECONDS]
@@ -244,6 +246,7 @@ start_client() {
 	local name=$1
 	shift
 	mkfifo "$WORK/$name.in"
+	: >"$WORK/$name.out"
 	# Opened for reading and writing, so that neither side waits for the other.
 	"$@" <>"$WORK/$name.in" >"$WORK/$name.out" 2>&1 &
 	CLIENT_PID=$!

@@ -21,19 +21,24 @@ printf '%s\n' "${h[@]}" >"$RANK/whole/.keys"
 printf '%s\n' "${h[@]}" >"$RANK/headless/.keys"
 restart_fs
 assert_eq 0 "$(status l1_objects)" "objects in L1 after the start"
+assert_eq 0 "$(stat_counter loads)" "loads after the start"
 
 assert_eq "$n" "$(ls -U "$RANK/whole" | wc -l)" "chunks listed"
+# What was loaded is the chain, less than one chunk of 64 KiB.
+loads=$(stat_counter loads)
 rm -rf "$RANK/whole"
 expect_errno ENOENT stat "$RANK/whole"
-assert_eq 0 "$(stat_counter loads)" "loads after rm -rf"
+assert_eq "$loads" "$(stat_counter loads)" "loads after rm -rf"
 assert_eq $((n + 1)) "$(ls "$RANK" | wc -l)" "objects and the other prefix"
 assert_eq "$n" "$(find "$L2" -maxdepth 1 -name '*.data' | wc -l)" "objects in L2"
 
 rm "$L2/meta-llama-SEP-Llama-3.1-8B@0x01000100@0@${h[0]}.data"
 expect_output "" ls -U "$RANK/headless"
+loads=$(stat_counter loads)
 rm -rf "$RANK/headless"
 expect_errno ENOENT stat "$RANK/headless"
-assert_eq 0 "$(stat_counter loads)" "loads after rm -rf without chunk 0"
+assert_eq "$loads" "$(stat_counter loads)" "loads after rm -rf without chunk 0"
+assert_le "$(stat_counter load_bytes)" 65535 "bytes loaded for both chains"
 assert_eq $((n - 1)) "$(find "$L2" -maxdepth 1 -name '*.data' | wc -l)" "objects in L2"
 mkchunk "$WORK/data" 65536 7
 assert_same "$WORK/data" "$RANK/${h[7]}"

@@ -51,8 +51,7 @@ check_command() {
 	local actual
 	[[ -n $command ]] || return 0
 	actual=$(run_command "$command")
-	echo "\$ $command"
-	echo "$actual"
+	printf '$ %s\n' "$command" ${actual:+"$actual"} | sed '2,$ s/^\$ //'
 	matches "$expected" "$actual" || fail "README.md says of \"$command\":"$'\n'"$expected"
 	n=$((n + 1))
 }

@@ -3,10 +3,10 @@
 #define TESTS_UNIT_CONTROLLER_FIXTURE_H
 
 /*
- * What the tests of both controllers stand on: an L1 with its index, and a scripted adapter that does
- * nothing by itself. A task is executed when it is submitted, or, while its kind is held, when the test
- * releases it; so every order of events can be made. The adapter counts what it is asked and every
- * breach of the interface's contract.
+ * What the tests of both controllers stand on: an L1 with its index, and a scripted adapter that
+ * does nothing by itself. A task is executed when it is submitted, or, while its kind is held, when
+ * the test releases it; so every order of events can be made. The adapter counts what it is asked
+ * and every breach of the interface's contract.
  */
 
 #include "engine/controller-context.h"
@@ -75,8 +75,8 @@ typedef struct FakeAdapter {
 	GPtrArray *tasks; /* in order of submission, until queried */
 	KvcL2TaskId last_id;
 	bool hold[FAKE_KINDS];
-	bool rude[FAKE_KINDS];	 /* queries answer -ENOENT */
-	bool refuse[FAKE_KINDS]; /* submits answer 0 */
+	bool rude[FAKE_KINDS];			   /* queries answer -ENOENT */
+	bool refuse[FAKE_KINDS];		   /* submits answer 0 */
 	int fail_stores, fail_loads, fail_deletes; /* the next so many */
 	bool hold_deletes;
 	GHashTable *bad_keys; /* loads of these fail */
@@ -420,10 +420,9 @@ fake_new(void)
 		fake->fds[i] = kvc_eventfd_new();
 	pthread_mutex_init(&fake->lock, NULL);
 	pthread_cond_init(&fake->changed, NULL);
-	fake->objects = g_hash_table_new_full(kvc_object_key_hash,
-					      kvc_object_key_equal,
-					      (GDestroyNotify)kvc_object_key_unref,
-					      fake_object_free);
+	fake->objects =
+		g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+				      (GDestroyNotify)kvc_object_key_unref, fake_object_free);
 	fake->bad_keys = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fake->tasks = g_ptr_array_new_with_free_func(fake_task_free);
 	fake->batches = g_array_new(FALSE, FALSE, sizeof(guint));
@@ -576,10 +575,7 @@ typedef struct Env {
 static inline void
 env_on_admitted(KvcL1ManagerListener *l, KvcL1Object *object)
 {
-	kvc_key_index_add(((Env *)l)->context.index,
-			  object->key,
-			  KVC_TIER_L1,
-			  object->bytes,
+	kvc_key_index_add(((Env *)l)->context.index, object->key, KVC_TIER_L1, object->bytes,
 			  object->mtime_ns);
 }
 

@@ -61,10 +61,8 @@ static void
 bench_free(Bench *b)
 {
 	kvc_store_controller_stop(b->store);
-	/* The L1Manager keeps the listener: it goes first. */
-	KvcStoreController *store = b->store;
+	kvc_store_controller_free(b->store);
 	env_free(b->env);
-	kvc_store_controller_free(store);
 }
 
 static void
@@ -956,8 +954,7 @@ stress_thread(void *data)
 			break;
 		case 1:
 			s->flushes++;
-			kvc_store_controller_flush(
-				s->bench->store, key, on_flushed, &s->flushed);
+			kvc_store_controller_flush(s->bench->store, key, on_flushed, &s->flushed);
 			break;
 		default:
 			env_write(s->bench->env, key, 50, step, KVC_FINISH_REPLACE);

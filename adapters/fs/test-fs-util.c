@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+#include "test-fs-util.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+char *
+dir_new(const char *parent)
+{
+	char *dir = g_strdup_printf("%s/kvcache-test-fs-XXXXXX", parent);
+
+	assert_non_null(g_mkdtemp(dir));
+	return dir;
+}
+
+const char *
+temp_parent(void)
+{
+	const char *dir = getenv("TMPDIR");
+
+	return dir ? dir : "/var/tmp";
+}
+
+void
+remove_tree(const char *path)
+{
+	DIR *dir = opendir(path);
+	const struct dirent *entry;
+
+	while (dir && (entry = readdir(dir))) {
+		g_autofree char *below = g_build_filename(path, entry->d_name, NULL);
+
+		if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+			continue;
+		if (unlink(below) < 0)
+			remove_tree(below);
+	}
+	if (dir)
+		closedir(dir);
+	rmdir(path);
+}
+
+/* Opens an adapter on DIR (kept); EXTRA: more options. */
+void
+fs_open(Fs *fs, const char *dir, const char *extra)
+{
+	g_autofree char *text = g_strdup_printf("type=fs,base_path=%s%s", dir, extra);
+	GError *error = NULL;
+
+	fs->dir = g_strdup(dir);
+	fs->adapter = kvc_l2_adapter_open(text, &fs->options, &error);
+	if (!fs->adapter)
+		fail_msg("%s", error->message);
+	fs->ops = fs->adapter->ops;
+}
+
+void
+fs_close(Fs *fs)
+{
+	fs->ops->close(fs->adapter);
+	kvc_options_free(fs->options);
+	g_free(fs->dir);
+}
+
+void
+fs_new(Fs *fs, const char *extra)
+{
+	g_autofree char *dir = dir_new(temp_parent());
+
+	fs_open(fs, dir, extra);
+}
+
+void
+fs_free(Fs *fs)
+{
+	g_autofree char *dir = g_strdup(fs->dir);
+
+	fs_close(fs);
+	remove_tree(dir);
+}
+
+KvcObjectKey *
+key_new(const char *model,
+	uint32_t rank,
+	uint32_t group,
+	const char *salt,
+	KvcSpace space,
+	const void *name,
+	size_t len)
+{
+	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new(model, rank, group, salt, NULL);
+	KvcObjectKey *key = kvc_object_key_new(scope, space, name, len, NULL);
+
+	assert_non_null(key);
+	return key;
+}
+
+KvcObjectKey *
+chunk(uint32_t number)
+{
+	uint8_t hash[4] = {(uint8_t)(number >> 24), (uint8_t)(number >> 16), (uint8_t)(number >> 8),
+			   (uint8_t)number};
+
+	return key_new("org/model", 0x01000100, 0, NULL, KVC_SPACE_CHUNK, hash, sizeof(hash));
+}
+
+KvcObjectKey *
+chain(const char *name)
+{
+	return key_new("org/model", 0x01000100, 0, NULL, KVC_SPACE_PREFIX, name, strlen(name));
+}
+
+KvcObjectKey *
+numbered_chain(uint32_t number)
+{
+	g_autofree char *name = g_strdup_printf("p%u", number);
+
+	return chain(name);
+}
+
+KvcMemoryObj
+object_new(size_t bytes, uint32_t seed)
+{
+	KvcMemoryObj object = {NULL, bytes, kvc_io_align_up(bytes)};
+	uint64_t x = seed * UINT64_C(2654435761) + 1;
+
+	if (bytes == 0)
+		return object;
+	uint64_t *words = object.data = aligned_alloc(4096, object.mapped_bytes);
+	for (size_t i = 0; i < object.mapped_bytes / sizeof(*words); i++)
+		words[i] = x = x * UINT64_C(6364136223846793005) + 1442695040888963407u;
+	memset((char *)object.data + bytes, 0, object.mapped_bytes - bytes);
+	return object;
+}
+
+void
+await_event(int fd)
+{
+	struct pollfd poll_fd = {fd, POLLIN, 0};
+
+	assert_int_equal(poll(&poll_fd, 1, 60000), 1);
+	kvc_eventfd_drain(fd);
+}
+
+int64_t
+store_many(Fs *fs, KvcObjectKey *const *keys, const KvcMemoryObj *objects, size_t n)
+{
+	KvcL2TaskId id = fs->ops->submit_store_task(fs->adapter, keys, objects, n);
+	KvcL2StoreResult result;
+
+	await_event(fs->ops->get_store_event_fd(fs->adapter));
+	assert_int_equal(fs->ops->pop_completed_store_tasks(fs->adapter, &result, 1), 1);
+	assert_int_equal(result.task_id, id);
+	return result.bytes_transferred;
+}
+
+int64_t
+store(Fs *fs, KvcObjectKey *key, size_t bytes, uint32_t seed)
+{
+	KvcMemoryObj object = object_new(bytes, seed);
+	int64_t result = store_many(fs, &key, &object, 1);
+
+	free(object.data);
+	return result;
+}
+
+KvcBitmap *
+load_many(Fs *fs, KvcObjectKey *const *keys, const KvcMemoryObj *objects, size_t n)
+{
+	KvcBitmap *loaded = kvc_bitmap_new(n);
+	KvcL2TaskId id = fs->ops->submit_load_task(fs->adapter, keys, objects, n);
+	int rc;
+
+	while ((rc = fs->ops->query_load_result(fs->adapter, id, loaded)) == 0)
+		await_event(fs->ops->get_load_event_fd(fs->adapter));
+	assert_int_equal(rc, 1);
+	assert_int_equal(fs->ops->query_load_result(fs->adapter, id, loaded), -ENOENT);
+	kvc_eventfd_drain(fs->ops->get_load_event_fd(fs->adapter));
+	return loaded;
+}
+
+/* Does KEY load, and are its bytes those of SEED? */
+bool
+load(Fs *fs, KvcObjectKey *key, size_t bytes, uint32_t seed)
+{
+	KvcMemoryObj object = object_new(bytes, seed + 1), expected = object_new(bytes, seed);
+	g_autoptr(KvcBitmap) loaded = load_many(fs, &key, &object, 1);
+	bool result = kvc_bitmap_test(loaded, 0);
+
+	if (result && bytes > 0)
+		assert_memory_equal(object.data, expected.data, bytes);
+	free(object.data);
+	free(expected.data);
+	return result;
+}
+
+bool
+lookup_and_lock(Fs *fs, KvcObjectKey *key, KvcL2ObjectInfo *info)
+{
+	g_autoptr(KvcBitmap) found = kvc_bitmap_new(1);
+	KvcL2TaskId id = fs->ops->submit_lookup_and_lock_task(fs->adapter, &key, 1);
+
+	await_event(fs->ops->get_lookup_and_lock_event_fd(fs->adapter));
+	assert_int_equal(fs->ops->query_lookup_and_lock_result(fs->adapter, id, found, info), 1);
+	return kvc_bitmap_test(found, 0);
+}
+
+bool
+delete_key(Fs *fs, KvcObjectKey *key)
+{
+	g_autoptr(KvcBitmap) deleted = kvc_bitmap_new(1);
+
+	assert_int_equal(fs->ops->delete_keys(fs->adapter, &key, 1, deleted), 0);
+	return kvc_bitmap_test(deleted, 0);
+}
+
+typedef struct Wanted {
+	const char *name;
+	char *value;
+} Wanted;
+
+static void
+note_line(void *user, const char *name, const char *value)
+{
+	Wanted *wanted = user;
+
+	if (!strcmp(name, wanted->name))
+		wanted->value = g_strdup(value);
+}
+
+void
+assert_describes(Fs *fs, const char *name, const char *value)
+{
+	Wanted wanted = {name, NULL};
+
+	fs->ops->describe(fs->adapter, note_line, &wanted);
+	assert_non_null(wanted.value);
+	assert_string_equal(wanted.value, value);
+	g_free(wanted.value);
+}
+
+char *
+path_of(Fs *fs, const char *name)
+{
+	return g_build_filename(fs->dir, name, NULL);
+}
+
+bool
+exists(Fs *fs, const char *name)
+{
+	g_autofree char *path = path_of(fs, name);
+
+	return access(path, F_OK) == 0;
+}
+
+void
+put_file(Fs *fs, const char *name, const void *data, size_t bytes)
+{
+	g_autofree char *path = path_of(fs, name);
+
+	assert_true(g_file_set_contents(path, data, (gssize)bytes, NULL));
+}
