@@ -54,9 +54,7 @@ static void
 on_prefetch_finished(KvcL1ManagerListener *l, KvcL1Object *object)
 {
 	KvcEvictionController *c = (KvcEvictionController *)l;
-	c->policy->created(c->state,
-			   object->key,
-			   object->charged_bytes,
+	c->policy->created(c->state, object->key, object->charged_bytes,
 			   object->is_temporary ? KVC_EVICTION_FIRST : KVC_EVICTION_NORMAL);
 	wake_if_needed(c);
 }
@@ -66,8 +64,7 @@ on_store_ended(KvcL1ManagerListener *l, KvcL1Object *object)
 {
 	KvcEvictionController *c = (KvcEvictionController *)l;
 	if (object->is_unreplicated)
-		c->policy->created(
-			c->state, object->key, object->charged_bytes, KVC_EVICTION_LAST);
+		c->policy->created(c->state, object->key, object->charged_bytes, KVC_EVICTION_LAST);
 }
 
 static void
@@ -135,9 +132,7 @@ eviction_thread(void *data)
 		double files = c->ratio * (double)kvc_l1_memory_files(c->memory);
 		bool by_files = (double)kvc_l1_memory_files(c->memory) >=
 				c->watermark * (double)kvc_l1_memory_files_limit(c->memory);
-		evict(c,
-		      by_files ? 0 : (uint64_t)bytes,
-		      by_files ? (size_t)files : 0,
+		evict(c, by_files ? 0 : (uint64_t)bytes, by_files ? (size_t)files : 0,
 		      is_evictable_and_stored);
 		kvc_mutex_lock(&c->lock);
 	}

@@ -3,8 +3,9 @@
 #define ENGINE_EVICTION_CONTROLLER_H
 
 /*
- * Frees L1: at once when a reservation lacks room (difference 8), and ahead of need from a thread that
- * wakes when usage passes the trigger watermark. Feeds the policy from the L1Manager's listeners.
+ * Frees L1: at once when a reservation lacks room (difference 8), and ahead of need from a thread
+ * that wakes when usage passes the trigger watermark. Feeds the policy from the L1Manager's
+ * listeners.
  */
 
 #include "engine/l1-manager.h"

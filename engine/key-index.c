@@ -2,10 +2,11 @@
 
 /*
  * An entry lives in one of 64 tables by the key's hash. The order of a scope's keys is an array of
- * (sequence, key), ascending, with holes where keys left; it is compacted when half of it is holes, so a
- * listing can stop at any sequence and go on after it later.
+ * (sequence, key), ascending, with holes where keys left; it is compacted when half of it is holes,
+ * so a listing can stop at any sequence and go on after it later.
  *
- * Adding or removing an entry takes the scope's lock, then the shard's; everything else the shard's only.
+ * Adding or removing an entry takes the scope's lock, then the shard's; everything else the shard's
+ * only.
  */
 
 #include "engine/key-index.h"
@@ -162,11 +163,7 @@ update_locked(Entry *entry, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
 
 /* Updates a known key; false: the key is not known. Hidden ones count as known. */
 static bool
-update_known(KvcKeyIndex *index,
-	     KvcObjectKey *key,
-	     uint32_t tier,
-	     uint64_t bytes,
-	     int64_t mtime_ns)
+update_known(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
 {
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);
@@ -197,11 +194,8 @@ insert_locked(KvcKeyIndex *index, Order *order, Shard *shard, KvcObjectKey *key)
 }
 
 void
-kvc_key_index_add(KvcKeyIndex *index,
-		  KvcObjectKey *key,
-		  uint32_t tier,
-		  uint64_t bytes,
-		  int64_t mtime_ns)
+kvc_key_index_add(
+	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
 {
 	if (update_known(index, key, tier, bytes, mtime_ns))
 		return;
@@ -325,13 +319,12 @@ kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters)
 	kvc_mutex_lock(&shard->lock);
 	if (adapters) {
 		if (!shard->hidden)
-			shard->hidden = g_hash_table_new_full(kvc_object_key_hash,
-							      kvc_object_key_equal,
-							      (GDestroyNotify)kvc_object_key_unref,
-							      NULL);
+			shard->hidden =
+				g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+						      (GDestroyNotify)kvc_object_key_unref, NULL);
 		adapters |= GPOINTER_TO_UINT(g_hash_table_lookup(shard->hidden, key));
-		g_hash_table_insert(
-			shard->hidden, kvc_object_key_ref(key), GUINT_TO_POINTER(adapters));
+		g_hash_table_insert(shard->hidden, kvc_object_key_ref(key),
+				    GUINT_TO_POINTER(adapters));
 	}
 	uint32_t had = clear_tiers_locked(shard, key, UINT32_MAX, &is_lost);
 	kvc_mutex_unlock(&shard->lock);
@@ -346,11 +339,11 @@ kvc_key_index_unhide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters)
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);
 	if (shard->hidden) {
-		uint32_t left = GPOINTER_TO_UINT(g_hash_table_lookup(shard->hidden, key)) &
-				~adapters;
+		uint32_t left =
+			GPOINTER_TO_UINT(g_hash_table_lookup(shard->hidden, key)) & ~adapters;
 		if (left)
-			g_hash_table_insert(
-				shard->hidden, kvc_object_key_ref(key), GUINT_TO_POINTER(left));
+			g_hash_table_insert(shard->hidden, kvc_object_key_ref(key),
+					    GUINT_TO_POINTER(left));
 		else
 			g_hash_table_remove(shard->hidden, key);
 	}

@@ -3,9 +3,9 @@
 #define ENGINE_KEY_INDEX_H
 
 /*
- * Every known key and the tiers that have it: 64 tables by hash, and per scope the order in which its
- * keys became known. What the mount's LOOKUP and READDIR are answered from, without any wait. A key
- * that is being deleted is hidden from the adapters that have not confirmed yet.
+ * Every known key and the tiers that have it: 64 tables by hash, and per scope the order in which
+ * its keys became known. What the mount's LOOKUP and READDIR are answered from, without any wait. A
+ * key that is being deleted is hidden from the adapters that have not confirmed yet.
  */
 
 #include "kvcache/storage-manager.h"
@@ -18,19 +18,16 @@ KvcKeyIndex *kvc_key_index_new(void (*key_lost)(void *user, KvcObjectKey *key),
 void kvc_key_index_free(KvcKeyIndex *index);
 
 /*
- * KEY is in TIER (one bit of KvcObjectInfo.tiers). BYTES always; MTIME_NS 0: keep or now. An adapter
- * from which KEY is being deleted is ignored.
+ * KEY is in TIER (one bit of KvcObjectInfo.tiers). BYTES always; MTIME_NS 0: keep or now. An
+ * adapter from which KEY is being deleted is ignored.
  */
-void kvc_key_index_add(KvcKeyIndex *index,
-		       KvcObjectKey *key,
-		       uint32_t tier,
-		       uint64_t bytes,
-		       int64_t mtime_ns);
+void kvc_key_index_add(
+	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns);
 /* KEY is not, or no longer, in TIERS; calls key_lost when it was the last. */
 void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers);
 /*
- * Removes KEY from every tier and hides it from ADAPTERS (bits) until kvc_key_index_unhide. Returns the
- * tiers it was in, 0 if unknown. Calls key_lost.
+ * Removes KEY from every tier and hides it from ADAPTERS (bits) until kvc_key_index_unhide. Returns
+ * the tiers it was in, 0 if unknown. Calls key_lost.
  */
 uint32_t kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);
 void kvc_key_index_unhide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);

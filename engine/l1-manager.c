@@ -69,8 +69,7 @@ kvc_l1_manager_new(KvcL1Memory *memory, KvcStats *stats)
 	m->stats = stats;
 	for (size_t i = 0; i < KVC_L1_SHARDS; i++) {
 		kvc_mutex_init(&m->shards[i].lock, KVC_LOCK_L1_SHARD);
-		m->shards[i].objects =
-			g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
+		m->shards[i].objects = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	}
 	return m;
 }
@@ -455,8 +454,8 @@ kvc_l1_manager_is_key_evictable(KvcL1Manager *m, const KvcObjectKey *key, bool w
 	if (pthread_mutex_trylock(&shard->lock.mutex) != 0)
 		return true;
 	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
-	bool evictable = object && is_free_locked(object) &&
-			 (with_unreplicated || !object->is_unreplicated);
+	bool evictable =
+		object && is_free_locked(object) && (with_unreplicated || !object->is_unreplicated);
 	pthread_mutex_unlock(&shard->lock.mutex);
 	return evictable;
 }

@@ -8,10 +8,10 @@
  *	STAGING --finish_write--> RESIDENT --(delete, evict, replaced)--> DETACHED
  *	   \----abort_write----------------------------------------------> DETACHED
  *
- * A staging object is in no table: nobody but its owner can reach it, so two writers of one key never
- * share a buffer and an unfinished object is never readable. Read locks and "dirty" are explicit
- * counts on the object; time never changes them (design.md 5, difference 3). A detached object lives
- * until its last reader gave it back.
+ * A staging object is in no table: nobody but its owner can reach it, so two writers of one key
+ *never share a buffer and an unfinished object is never readable. Read locks and "dirty" are
+ *explicit counts on the object; time never changes them (design.md 5, difference 3). A detached
+ *object lives until its last reader gave it back.
  */
 
 #include "engine/l1-memory.h"
@@ -65,7 +65,8 @@ typedef struct KvcL1ManagerListener {
 	void (*on_reserved_write)(struct KvcL1ManagerListener *l, KvcL1Object *object);
 	/* A writer's commit: what the StoreController replicates. */
 	void (*on_write_finished)(struct KvcL1ManagerListener *l, KvcL1Object *object);
-	/* An admission by prefetch (with or without read locks): never stored back (difference 4). */
+	/* An admission by prefetch (with or without read locks): never stored back (difference 4).
+	 */
 	void (*on_prefetch_finished)(struct KvcL1ManagerListener *l, KvcL1Object *object);
 	void (*on_deleted_by_manager)(struct KvcL1ManagerListener *l, KvcL1Object *object);
 	void (*on_accessed)(struct KvcL1ManagerListener *l, KvcL1Object *object);
@@ -82,8 +83,8 @@ void kvc_l1_manager_free(KvcL1Manager *m);
 /* Before any other thread uses the manager. LISTENER outlives it. At most 4. */
 void kvc_l1_manager_register_listener(KvcL1Manager *m, KvcL1ManagerListener *listener);
 /*
- * MAKE_ROOM is asked to free BYTES and FILES at once when a reservation finds none; returns false when
- * nothing could be freed. Called without locks. Set before use.
+ * MAKE_ROOM is asked to free BYTES and FILES at once when a reservation finds none; returns false
+ * when nothing could be freed. Called without locks. Set before use.
  */
 void kvc_l1_manager_set_make_room(KvcL1Manager *m,
 				  bool (*make_room)(void *user, uint64_t bytes, unsigned files),
@@ -92,8 +93,9 @@ void kvc_l1_manager_set_make_room(KvcL1Manager *m,
 void kvc_l1_manager_set_tracks_dirty(KvcL1Manager *m, bool tracks_dirty);
 
 /*
- * Takes READ_LOCKS locks on each resident key. objects[i] (one reference per lock, all given back by
- * finish_read) or NULL; errors[i] SUCCESS or KEY_NOT_EXIST; ERRORS may be NULL. Returns how many.
+ * Takes READ_LOCKS locks on each resident key. objects[i] (one reference per lock, all given back
+ * by finish_read) or NULL; errors[i] SUCCESS or KEY_NOT_EXIST; ERRORS may be NULL. Returns how
+ * many.
  */
 size_t kvc_l1_manager_reserve_read(KvcL1Manager *m,
 				   KvcObjectKey *const *keys,
@@ -101,13 +103,14 @@ size_t kvc_l1_manager_reserve_read(KvcL1Manager *m,
 				   unsigned read_locks,
 				   KvcL1Object **objects,
 				   KvcL1Error *errors);
-/* Releases READ_LOCKS locks and references of each object. KEY_IN_WRONG_STATE: was not locked so often. */
+/* Releases READ_LOCKS locks and references of each object. KEY_IN_WRONG_STATE: was not locked so
+ * often. */
 KvcL1Error kvc_l1_manager_finish_read(KvcL1Manager *m, KvcL1Object *object, unsigned read_locks);
 
 /*
- * A fresh staging object with BYTES reserved and allocated (rounded up to pages; 0 allowed). KEY may be
- * NULL. SUCCESS and *OBJECT (transfer full), or OUT_OF_MEMORY with *ERRNUM set to a positive errno
- * (ENOSPC: the budget is full). The file is empty (size 0).
+ * A fresh staging object with BYTES reserved and allocated (rounded up to pages; 0 allowed). KEY
+ * may be NULL. SUCCESS and *OBJECT (transfer full), or OUT_OF_MEMORY with *ERRNUM set to a positive
+ * errno (ENOSPC: the budget is full). The file is empty (size 0).
  */
 KvcL1Error kvc_l1_manager_reserve_write(KvcL1Manager *m,
 					KvcObjectKey *key,
@@ -115,21 +118,23 @@ KvcL1Error kvc_l1_manager_reserve_write(KvcL1Manager *m,
 					bool is_temporary,
 					KvcL1Object **object,
 					int *errnum);
-KvcL1Error kvc_l1_manager_extend_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes, int *errnum);
+KvcL1Error
+kvc_l1_manager_extend_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes, int *errnum);
 
 /*
  * Commits a staging object (takes the reference): size = what the file has, memory trimmed to it.
- * SUCCESS; KEY_NOT_WRITABLE: FIRST_WINS and the key is resident, ours was dropped; KEY_IN_WRONG_STATE:
- * not staging. Fires on_write_finished.
+ * SUCCESS; KEY_NOT_WRITABLE: FIRST_WINS and the key is resident, ours was dropped;
+ * KEY_IN_WRONG_STATE: not staging. Fires on_write_finished.
  */
 KvcL1Error kvc_l1_manager_finish_write(KvcL1Manager *m,
 				       KvcL1Object *object,
 				       KvcObjectKey *key,
 				       KvcFinishMode mode);
 /*
- * The end of a load: admits OBJECT (takes the reference) and takes READ_LOCKS locks in the same step
- * (0: warm). When the key is resident already, ours is dropped and the resident one locked. *LOCKED is
- * the object that carries the locks (READ_LOCKS references), NULL for 0. Fires on_prefetch_finished.
+ * The end of a load: admits OBJECT (takes the reference) and takes READ_LOCKS locks in the same
+ * step (0: warm). When the key is resident already, ours is dropped and the resident one locked.
+ * *LOCKED is the object that carries the locks (READ_LOCKS references), NULL for 0. Fires
+ * on_prefetch_finished.
  */
 KvcL1Error kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 							KvcL1Object *object,
@@ -139,8 +144,8 @@ KvcL1Error kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 KvcL1Error kvc_l1_manager_abort_write(KvcL1Manager *m, KvcL1Object *object);
 
 /*
- * Removes KEY. KEY_NOT_EXIST; KEY_IS_LOCKED when read-locked or dirty, unless FORCE (readers keep the
- * detached object). Fires on_deleted_by_manager.
+ * Removes KEY. KEY_NOT_EXIST; KEY_IS_LOCKED when read-locked or dirty, unless FORCE (readers keep
+ * the detached object). Fires on_deleted_by_manager.
  */
 KvcL1Error kvc_l1_manager_delete(KvcL1Manager *m, KvcObjectKey *key, bool force);
 /* As delete without force, but only if the resident object is evictable; counts an eviction. */
@@ -148,13 +153,12 @@ KvcL1Error kvc_l1_manager_evict(KvcL1Manager *m, KvcObjectKey *key);
 /* Fires on_accessed. */
 void kvc_l1_manager_touch_keys(KvcL1Manager *m, KvcObjectKey *const *keys, size_t n);
 /*
- * Resident, not read-locked, not dirty (and, without WITH_UNREPLICATED, stored somewhere). A look only,
- * evict checks again: never waits for a lock (a busy table answers true), so that an eviction policy
- * may ask under its own lock.
+ * Resident, not read-locked, not dirty (and, without WITH_UNREPLICATED, stored somewhere). A look
+ * only, evict checks again: never waits for a lock (a busy table answers true), so that an eviction
+ * policy may ask under its own lock.
  */
-bool kvc_l1_manager_is_key_evictable(KvcL1Manager *m,
-				     const KvcObjectKey *key,
-				     bool with_unreplicated);
+bool
+kvc_l1_manager_is_key_evictable(KvcL1Manager *m, const KvcObjectKey *key, bool with_unreplicated);
 /* Is KEY resident and did every store of it fail? */
 bool kvc_l1_manager_is_key_unreplicated(KvcL1Manager *m, const KvcObjectKey *key);
 /* The store of OBJECT ended; REPLICATED: at least one target has it. */
@@ -163,8 +167,8 @@ void kvc_l1_manager_set_clean(KvcL1Manager *m, KvcL1Object *object, bool replica
 KvcL1Object *kvc_l1_object_ref(KvcL1Object *object);
 void kvc_l1_object_unref(KvcL1Object *object);
 /*
- * Maps the whole file (WRITE: also for writing), rounded up to pages: *OUT is filled (data NULL for an
- * empty object). 0 or -errno. kvc_l1_object_unmap() when the adapter is done.
+ * Maps the whole file (WRITE: also for writing), rounded up to pages: *OUT is filled (data NULL for
+ * an empty object). 0 or -errno. kvc_l1_object_unmap() when the adapter is done.
  */
 int kvc_l1_object_map(KvcL1Object *object, bool write, KvcMemoryObj *out);
 void kvc_l1_object_unmap(KvcMemoryObj *mapped);
@@ -172,11 +176,13 @@ void kvc_l1_object_unmap(KvcMemoryObj *mapped);
 int kvc_l1_object_set_size(KvcL1Object *object, uint64_t bytes);
 
 typedef struct KvcL1Counts {
-	uint64_t objects, read_locks, dirty_objects, unreplicated_objects, temporary_objects, staging_objects;
+	uint64_t objects, read_locks, dirty_objects, unreplicated_objects, temporary_objects,
+		staging_objects;
 	uint64_t dirty_bytes, locked_bytes, staging_bytes;
 } KvcL1Counts;
 void kvc_l1_manager_get_counts(KvcL1Manager *m, KvcL1Counts *counts);
-/* Share (0..1) of the resident bytes that lie on huge pages, measured on a sample; -1: nothing resident. */
+/* Share (0..1) of the resident bytes that lie on huge pages, measured on a sample; -1: nothing
+ * resident. */
 double kvc_l1_manager_measure_huge_pages(KvcL1Manager *m);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The budget is exact: files are charged for what they have reserved, and a reservation is allocated
- * when it is made. The tmpfs is larger than the budget by the overrun, which only files that outgrow
- * their reservation use, until their commit charges it.
+ * The budget is exact: files are charged for what they have reserved, and a reservation is
+ * allocated when it is made. The tmpfs is larger than the budget by the overrun, which only files
+ * that outgrow their reservation use, until their commit charges it.
  *
- * A passed-through write that finds the tmpfs full fails without the daemon seeing it. So the free space
- * is sampled before anything is released: when it was used up, the "full epoch" moves on, and a staging
- * object from an earlier epoch cannot be proven complete.
+ * A passed-through write that finds the tmpfs full fails without the daemon seeing it. So the free
+ * space is sampled before anything is released: when it was used up, the "full epoch" moves on, and
+ * a staging object from an earlier epoch cannot be proven complete.
  */
 
 #include "engine/l1-memory.h"
@@ -95,11 +95,8 @@ kvc_l1_memory_new(uint64_t capacity, uint64_t overrun, GError **error)
 	}
 	int fd = kvc_l1_memory_create_file(memory);
 	if (fd < 0) {
-		g_set_error(error,
-			    G_FILE_ERROR,
-			    g_file_error_from_errno(-fd),
-			    "l1 memory: cannot create a file: %s",
-			    g_strerror(-fd));
+		g_set_error(error, G_FILE_ERROR, g_file_error_from_errno(-fd),
+			    "l1 memory: cannot create a file: %s", g_strerror(-fd));
 		if (memory->mount_fd >= 0)
 			close(memory->mount_fd);
 		return NULL;
@@ -123,8 +120,8 @@ charge_counter(uint64_t *counter, uint64_t n, uint64_t limit)
 	do {
 		if (n > limit || old > limit - n)
 			return false;
-	} while (!__atomic_compare_exchange_n(
-		counter, &old, old + n, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+	} while (!__atomic_compare_exchange_n(counter, &old, old + n, true, __ATOMIC_RELAXED,
+					      __ATOMIC_RELAXED));
 	return true;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* One object's file: allocated when reserved, trimmed when sealed, closed with the last reference. */
+/* One object's file: allocated when reserved, trimmed when sealed, closed with the last reference.
+ */
 
 #include "engine/l1-object.h"
 

@@ -16,8 +16,8 @@ int kvc_l1_object_create(KvcL1Manager *manager,
 /* Allocates the file's first RESERVED bytes without changing its size: 0 or -errno. */
 int kvc_l1_object_allocate(KvcL1Object *object, uint64_t reserved);
 /*
- * Takes the size the file has as the object's, frees what was reserved beyond it, fills holes (they are
- * data now, and reading them must not take memory), and makes the charge exact. 0 or -errno.
+ * Takes the size the file has as the object's, frees what was reserved beyond it, fills holes (they
+ * are data now, and reading them must not take memory), and makes the charge exact. 0 or -errno.
  */
 int kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory);
 /* Bytes of the object that lie on huge pages, or -1 where the kernel cannot tell. */

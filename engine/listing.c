@@ -16,11 +16,8 @@ list_page(KvcListing *listing, char **cursor)
 	KvcL2ListEntry entries[PAGE];
 	ssize_t n = adapter->ops->list(adapter, NULL, cursor, entries, PAGE);
 	for (ssize_t i = 0; i < n; i++) {
-		kvc_key_index_add(context->index,
-				  entries[i].key,
-				  1u << listing->adapter,
-				  entries[i].info.bytes,
-				  entries[i].info.mtime_ns);
+		kvc_key_index_add(context->index, entries[i].key, 1u << listing->adapter,
+				  entries[i].info.bytes, entries[i].info.mtime_ns);
 		kvc_object_key_unref(entries[i].key);
 	}
 	return n;
@@ -44,8 +41,7 @@ listing_thread(void *data)
 	g_free(cursor);
 	if (n < 0) {
 		kvc_stats_add(&sm->stats, list_failed, 1);
-		g_warning("L2 adapter #%zu: listing failed: %s",
-			  listing->adapter + 1,
+		g_warning("L2 adapter #%zu: listing failed: %s", listing->adapter + 1,
 			  g_strerror((int)-n));
 	}
 	kvc_mutex_lock(&sm->lock);

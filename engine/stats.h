@@ -10,40 +10,40 @@
 #include <stdint.h>
 
 #define KVC_STATS(X)                                                                               \
-	X(l1_writes_reserved, "Reservations for writing handed out")                              \
-	X(l1_writes_finished, "Objects committed to L1 by a writer")                              \
-	X(l1_writes_dropped, "Complete objects dropped because the key existed already")          \
-	X(l1_writes_aborted, "Reservations given back without a commit")                          \
-	X(l1_reserve_failed_no_memory, "Reservations refused: L1 full of what may not go")        \
-	X(l1_reserve_failed_error, "Reservations refused by an error of the L1 file system")      \
-	X(l1_evicted_objects, "Objects evicted from L1")                                          \
-	X(l1_evicted_bytes, "Bytes evicted from L1")                                              \
-	X(hits_l1, "Keys found in L1 when asked for")                                             \
-	X(hits_l2, "Keys found in L2 when asked for")                                             \
-	X(misses, "Keys found nowhere when asked for")                                            \
-	X(lookups, "Lookup tasks submitted to adapters")                                          \
-	X(lookup_keys, "Keys in them")                                                            \
-	X(lookups_timed_out, "Requests whose lookup phase ended at the deadline")                 \
-	X(prefetches, "Prefetch requests submitted")                                              \
-	X(prefetches_completed, "Prefetch requests answered")                                     \
-	X(prefetches_timed_out, "Prefetch requests answered at their deadline")                   \
-	X(prefetches_cancelled, "Prefetch requests given back before they were answered")         \
-	X(loads, "Objects whose load from L2 was submitted")                                      \
-	X(loads_completed, "Objects loaded from L2")                                              \
-	X(load_bytes, "Bytes loaded from L2")                                                     \
-	X(loads_joined, "Loads that another request had begun already")                           \
-	X(loads_failed_missing, "Loads that failed: vanished, wrong size or checksum")            \
-	X(loads_failed_no_memory, "Loads that failed: no room in L1")                             \
-	X(stores, "Objects whose store to an adapter was submitted")                              \
-	X(stores_completed, "Objects stored")                                                     \
-	X(store_bytes, "Bytes written to L2")                                                     \
-	X(stores_retried, "Stores tried again after a failure")                                   \
-	X(stores_failed, "Objects an adapter could not store in all tries")                       \
-	X(deletes, "Deletions submitted to adapters")                                             \
-	X(deletes_completed, "Deletions confirmed")                                               \
-	X(deletes_retried, "Deletions tried again")                                               \
-	X(deletes_unsupported, "Deletions an adapter cannot do: there the object stays")          \
-	X(listed_keys, "Keys found in L2 by the listing at the start")                            \
+	X(l1_writes_reserved, "Reservations for writing handed out")                               \
+	X(l1_writes_finished, "Objects committed to L1 by a writer")                               \
+	X(l1_writes_dropped, "Complete objects dropped because the key existed already")           \
+	X(l1_writes_aborted, "Reservations given back without a commit")                           \
+	X(l1_reserve_failed_no_memory, "Reservations refused: L1 full of what may not go")         \
+	X(l1_reserve_failed_error, "Reservations refused by an error of the L1 file system")       \
+	X(l1_evicted_objects, "Objects evicted from L1")                                           \
+	X(l1_evicted_bytes, "Bytes evicted from L1")                                               \
+	X(hits_l1, "Keys found in L1 when asked for")                                              \
+	X(hits_l2, "Keys found in L2 when asked for")                                              \
+	X(misses, "Keys found nowhere when asked for")                                             \
+	X(lookups, "Lookup tasks submitted to adapters")                                           \
+	X(lookup_keys, "Keys in them")                                                             \
+	X(lookups_timed_out, "Requests whose lookup phase ended at the deadline")                  \
+	X(prefetches, "Prefetch requests submitted")                                               \
+	X(prefetches_completed, "Prefetch requests answered")                                      \
+	X(prefetches_timed_out, "Prefetch requests answered at their deadline")                    \
+	X(prefetches_cancelled, "Prefetch requests given back before they were answered")          \
+	X(loads, "Objects whose load from L2 was submitted")                                       \
+	X(loads_completed, "Objects loaded from L2")                                               \
+	X(load_bytes, "Bytes loaded from L2")                                                      \
+	X(loads_joined, "Loads that another request had begun already")                            \
+	X(loads_failed_missing, "Loads that failed: vanished, wrong size or checksum")             \
+	X(loads_failed_no_memory, "Loads that failed: no room in L1")                              \
+	X(stores, "Objects whose store to an adapter was submitted")                               \
+	X(stores_completed, "Objects stored")                                                      \
+	X(store_bytes, "Bytes written to L2")                                                      \
+	X(stores_retried, "Stores tried again after a failure")                                    \
+	X(stores_failed, "Objects an adapter could not store in all tries")                        \
+	X(deletes, "Deletions submitted to adapters")                                              \
+	X(deletes_completed, "Deletions confirmed")                                                \
+	X(deletes_retried, "Deletions tried again")                                                \
+	X(deletes_unsupported, "Deletions an adapter cannot do: there the object stays")           \
+	X(listed_keys, "Keys found in L2 by the listing at the start")                             \
 	X(list_failed, "Listings of an adapter that ended with an error")
 
 typedef enum {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* What an operator sees of the engine: lines of status, lines of stats, capacity. From memory only. */
+/* What an operator sees of the engine: lines of status, lines of stats, capacity. From memory only.
+ */
 
 #include "engine/prefetch-controller.h"
 #include "engine/storage-manager-private.h"
@@ -112,8 +113,8 @@ report_adapter(KvcStorageManager *sm, size_t i, Report *r)
 	bool done = listing->is_done;
 	int error = listing->error;
 	kvc_mutex_unlock(&sm->lock);
-	g_autofree char *count = g_strdup_printf(
-		"%" PRIu64, __atomic_load_n(&listing->count, __ATOMIC_RELAXED));
+	g_autofree char *count =
+		g_strdup_printf("%" PRIu64, __atomic_load_n(&listing->count, __ATOMIC_RELAXED));
 	adapter_line(r, "listed", error ? g_strerror(-error) : done ? "yes" : count);
 	adapter_line(r, "shared", slot->is_shared ? "yes" : "no");
 	if (slot->adapter->ops->usage) {
@@ -148,9 +149,7 @@ kvc_storage_manager_report_stats(KvcStorageManager *sm, KvcDescribeFunc func, vo
 {
 	Report r = {.func = func, .user = user};
 	for (size_t i = 0; i < KVC_N_STATS; i++)
-		line(&r,
-		     kvc_stat_names[i],
-		     "%" PRIu64,
+		line(&r, kvc_stat_names[i], "%" PRIu64,
 		     __atomic_load_n(&sm->stats.values[i], __ATOMIC_RELAXED));
 }
 
@@ -162,8 +161,8 @@ kvc_storage_manager_get_capacity(KvcStorageManager *sm, KvcCapacity *capacity)
 	*capacity = (KvcCapacity){
 		.l1_capacity_bytes = kvc_l1_memory_capacity(sm->memory),
 		.l1_used_bytes = kvc_l1_memory_used(sm->memory),
-		.l1_pinned_bytes = MAX(counts.dirty_bytes, counts.locked_bytes) +
-				   counts.staging_bytes,
+		.l1_pinned_bytes =
+			MAX(counts.dirty_bytes, counts.locked_bytes) + counts.staging_bytes,
 		.objects = kvc_key_index_count(sm->context.index),
 	};
 	for (size_t i = 0; i < sm->context.n_adapters; i++) {
@@ -175,4 +174,12 @@ kvc_storage_manager_get_capacity(KvcStorageManager *sm, KvcCapacity *capacity)
 		capacity->l2_capacity_bytes += usage.capacity_bytes;
 		capacity->l2_used_bytes += usage.bytes_used;
 	}
+}
+
+bool
+kvc_storage_manager_is_half_dirty(KvcStorageManager *sm)
+{
+	KvcL1Counts counts;
+	kvc_l1_manager_get_counts(sm->context.l1, &counts);
+	return counts.dirty_bytes > kvc_l1_memory_capacity(sm->memory) / 2;
 }

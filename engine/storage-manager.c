@@ -25,18 +25,15 @@ of_listener(KvcL1ManagerListener *l)
 static void
 on_admitted(KvcL1ManagerListener *l, KvcL1Object *object)
 {
-	kvc_key_index_add(of_listener(l)->context.index,
-			  object->key,
-			  KVC_TIER_L1,
-			  object->bytes,
+	kvc_key_index_add(of_listener(l)->context.index, object->key, KVC_TIER_L1, object->bytes,
 			  object->mtime_ns);
 }
 
 static void
 on_loaded(KvcL1ManagerListener *l, KvcL1Object *object)
 {
-	kvc_key_index_add(
-		of_listener(l)->context.index, object->key, KVC_TIER_L1, object->bytes, 0);
+	kvc_key_index_add(of_listener(l)->context.index, object->key, KVC_TIER_L1, object->bytes,
+			  0);
 }
 
 static void
@@ -52,12 +49,8 @@ open_adapters(KvcStorageManager *sm, const char *const *specifications, GError *
 {
 	size_t n = specifications ? g_strv_length((char **)specifications) : 0;
 	if (n > KVC_MAX_ADAPTERS) {
-		g_set_error(error,
-			    KVC_OPTIONS_ERROR,
-			    EINVAL,
-			    "%zu L2 adapters given, at most %d are supported",
-			    n,
-			    KVC_MAX_ADAPTERS);
+		g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
+			    "%zu L2 adapters given, at most %d are supported", n, KVC_MAX_ADAPTERS);
 		return false;
 	}
 	sm->context.adapters = g_new0(KvcAdapterSlot, n + 1);
@@ -114,9 +107,7 @@ build_l1(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **
 		.on_deleted_by_manager = on_deleted,
 	};
 	kvc_l1_manager_register_listener(sm->context.l1, &sm->index_listener);
-	sm->eviction = kvc_eviction_controller_new(sm->context.l1,
-						   sm->memory,
-						   sm->eviction_policy,
+	sm->eviction = kvc_eviction_controller_new(sm->context.l1, sm->memory, sm->eviction_policy,
 						   watermark > 0 ? watermark : 0.8,
 						   ratio > 0 ? ratio : 0.2);
 	return true;
@@ -131,12 +122,9 @@ build(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **err
 	sm->store = kvc_store_controller_new(&sm->context, sm->store_policy, error);
 	if (!sm->store)
 		return false;
-	sm->prefetch = kvc_prefetch_controller_new(&sm->context,
-						   sm->prefetch_policy,
-						   config->prefetch_max_in_flight
-							   ? config->prefetch_max_in_flight
-							   : 8,
-						   error);
+	sm->prefetch = kvc_prefetch_controller_new(
+		&sm->context, sm->prefetch_policy,
+		config->prefetch_max_in_flight ? config->prefetch_max_in_flight : 8, error);
 	return sm->prefetch != NULL;
 }
 
@@ -147,8 +135,7 @@ kvc_storage_manager_new(const KvcStorageManagerConfig *config, GError **error)
 	kvc_mutex_init(&sm->lock, KVC_LOCK_STORAGE_MANAGER);
 	kvc_cond_init(&sm->listed);
 	sm->context.stats = &sm->stats;
-	sm->context.index =
-		kvc_key_index_new(config->key_lost, config->scope_known, config->user);
+	sm->context.index = kvc_key_index_new(config->key_lost, config->scope_known, config->user);
 	if (!build(sm, config, error)) {
 		kvc_storage_manager_free(sm);
 		return NULL;
@@ -226,8 +213,8 @@ kvc_storage_manager_reserve_write(KvcStorageManager *sm,
 				  KvcL1Object **object)
 {
 	int errnum = 0;
-	KvcL1Error error = kvc_l1_manager_reserve_write(
-		sm->context.l1, key, bytes, false, object, &errnum);
+	KvcL1Error error =
+		kvc_l1_manager_reserve_write(sm->context.l1, key, bytes, false, object, &errnum);
 	return to_errno(error, errnum);
 }
 
@@ -235,12 +222,13 @@ int
 kvc_storage_manager_extend_write(KvcStorageManager *sm, KvcL1Object *object, uint64_t bytes)
 {
 	int errnum = 0;
-	return to_errno(kvc_l1_manager_extend_write(sm->context.l1, object, bytes, &errnum), errnum);
+	return to_errno(kvc_l1_manager_extend_write(sm->context.l1, object, bytes, &errnum),
+			errnum);
 }
 
 /*
- * The first complete object of a key wins also when only L2 has it. With the same size ours becomes its
- * L1 copy (the store finds it there and skips); another size would be other bytes.
+ * The first complete object of a key wins also when only L2 has it. With the same size ours becomes
+ * its L1 copy (the store finds it there and skips); another size would be other bytes.
  */
 static bool
 is_other_object_in_l2(KvcStorageManager *sm, KvcObjectKey *key, KvcL1Object *object)

@@ -39,8 +39,7 @@ status_text(Kvcfs *fs)
 	g_string_append_len(text, engine->str, rest + 1 - engine->str);
 	append_line(text, "version", KVC_VERSION);
 	append_line(text, "io_mode", fs->is_passthrough ? "passthrough" : "direct");
-	append_line(text,
-		    "draining",
+	append_line(text, "draining",
 		    __atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED) ? "yes" : "no");
 	g_string_append(text, rest + 1);
 	g_string_free(engine, TRUE);
@@ -53,9 +52,7 @@ stats_text(Kvcfs *fs)
 	GString *text = g_string_new(NULL);
 	kvc_storage_manager_report_stats(fs->sm, append_line, text);
 	for (size_t i = 0; i < KVCFS_N_STATS; i++)
-		g_string_append_printf(text,
-				       "mount_%s %" PRIu64 "\n",
-				       kvcfs_stat_names[i],
+		g_string_append_printf(text, "mount_%s %" PRIu64 "\n", kvcfs_stat_names[i],
 				       __atomic_load_n(&fs->stats[i], __ATOMIC_RELAXED));
 	return text;
 }
@@ -108,8 +105,8 @@ evict_step(fuse_req_t req, Evict *evict)
 	else if (now >= evict->deadline_ns)
 		evict_end(req, evict, EBUSY);
 	else
-		kvcfs_pending_release(kvcfs_pending_new(
-			fs->pendings, req, now + EVICT_RETRY_NS, evict_again, evict));
+		kvcfs_pending_release(kvcfs_pending_new(fs->pendings, req, now + EVICT_RETRY_NS,
+							evict_again, evict));
 }
 
 static void
@@ -170,11 +167,9 @@ act_flush(fuse_req_t req, Kvcfs *fs, GPtrArray *keys, size_t size)
 	flush->size = size;
 	flush->refs = (int)keys->len + 2;
 	flush->left = (int)keys->len + 1;
-	flush->pending = kvcfs_pending_new(fs->pendings,
-					   req,
-					   kvcfs_now_ns() + fs->config.load_timeout_ns,
-					   answer_flush,
-					   flush);
+	flush->pending =
+		kvcfs_pending_new(fs->pendings, req, kvcfs_now_ns() + fs->config.load_timeout_ns,
+				  answer_flush, flush);
 	for (guint i = 0; i < keys->len; i++)
 		kvc_storage_manager_flush(fs->sm, keys->pdata[i], flush_one_done, flush);
 	flush_one_done(flush, 0);
@@ -228,8 +223,8 @@ kvcfs_control_open(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 		fuse_reply_err(req, EACCES);
 		return;
 	}
-	KvcfsHandle *handle = kvcfs_handle_new(
-		is_write ? KVCFS_HANDLE_CONTROL_WRITE : KVCFS_HANDLE_TEXT, inode);
+	KvcfsHandle *handle =
+		kvcfs_handle_new(is_write ? KVCFS_HANDLE_CONTROL_WRITE : KVCFS_HANDLE_TEXT, inode);
 	if (control->text)
 		handle->text = control->text(inode->fs);
 	fi->fh = (uintptr_t)handle;
@@ -247,8 +242,8 @@ add_rank_keys(Kvcfs *fs, KvcfsInode *rank, GPtrArray *keys)
 	uint64_t after = 0;
 	size_t n;
 	do {
-		n = kvc_storage_manager_list(
-			fs->sm, rank->scope, UINT32_MAX, after, entries, G_N_ELEMENTS(entries));
+		n = kvc_storage_manager_list(fs->sm, rank->scope, UINT32_MAX, after, entries,
+					     G_N_ELEMENTS(entries));
 		for (size_t i = 0; i < n; i++) {
 			after = entries[i].info.sequence;
 			g_ptr_array_add(keys, entries[i].key);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * OPENDIR, READDIR, RELEASEDIR. Opening a prefix directory submits one prefetch task for its chain and is
- * answered when the lookup phase is done; READDIR never waits. The handle keeps the loaded chunks locked.
+ * OPENDIR, READDIR, RELEASEDIR. Opening a prefix directory submits one prefetch task for its chain
+ * and is answered when the lookup phase is done; READDIR never waits. The handle keeps the loaded
+ * chunks locked.
  */
 
 #include "fs/internal.h"
@@ -96,11 +97,8 @@ after_plan(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 		g_ptr_array_add(fs->open_prefixes, handle);
 		g_ptr_array_add(fs->held_dirs, handle);
 		pthread_mutex_unlock(&fs->names);
-		kvcfs_pending_release(kvcfs_pending_new(fs->pendings,
-							NULL,
-							kvcfs_now_ns() + START_LOADS_NS,
-							start_loads,
-							timer));
+		kvcfs_pending_release(kvcfs_pending_new(
+			fs->pendings, NULL, kvcfs_now_ns() + START_LOADS_NS, start_loads, timer));
 	}
 	opendir_end(open);
 	return is_kept;
@@ -179,7 +177,8 @@ kvcfs_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	open->req = req;
 	open->fi = *fi;
 	open->deadline_ns = kvcfs_now_ns() + fs->config.load_timeout_ns;
-	open->handle = kvcfs_handle_new(is_prefix ? KVCFS_HANDLE_PREFIX_DIR : KVCFS_HANDLE_DIR, dir);
+	open->handle =
+		kvcfs_handle_new(is_prefix ? KVCFS_HANDLE_PREFIX_DIR : KVCFS_HANDLE_DIR, dir);
 	if (dir->kind == KVCFS_CONTROL_ROOT)
 		open->handle->children = control_files(fs);
 	else if (dir->kind == KVCFS_DIR)
@@ -204,8 +203,8 @@ add_entry(Listing *listing, const char *name, uint64_t ino, mode_t mode, off_t n
 {
 	struct stat st = {.st_ino = ino, .st_mode = mode};
 	size_t room = listing->size - listing->used;
-	size_t n = fuse_add_direntry(
-		listing->req, listing->data + listing->used, room, name, &st, next);
+	size_t n = fuse_add_direntry(listing->req, listing->data + listing->used, room, name, &st,
+				     next);
 	if (n > room)
 		return false;
 	listing->used += n;
@@ -234,8 +233,7 @@ list_children(Listing *listing, const KvcfsHandle *handle, off_t off)
 	/* The root's own, which is in no table. */
 	off_t end = (off_t)handle->children->len + 3;
 	if (dir == dir->fs->root && off < end)
-		add_entry(
-			listing, KVCFS_CONTROL_DIR, dir->fs->control_root->ino, S_IFDIR, end);
+		add_entry(listing, KVCFS_CONTROL_DIR, dir->fs->control_root->ino, S_IFDIR, end);
 }
 
 static void
@@ -265,20 +263,17 @@ list_keys(Listing *listing, KvcfsInode *rank, off_t off)
 	size_t n;
 	do {
 		KvcListEntry entries[PAGE];
-		n = kvc_storage_manager_list(rank->fs->sm, rank->scope, spaces, after, entries, PAGE);
+		n = kvc_storage_manager_list(rank->fs->sm, rank->scope, spaces, after, entries,
+					     PAGE);
 		for (size_t i = 0; i < n; i++) {
 			KvcObjectKey *key = entries[i].key;
 			bool is_prefix = key->space == KVC_SPACE_PREFIX;
-			g_autofree char *name =
-				is_prefix ? g_strndup((const char *)key->chunk_hash,
-						      key->chunk_hash_len)
-					  : kvc_object_key_hash_hex(key);
+			g_autofree char *name = is_prefix ? g_strndup((const char *)key->chunk_hash,
+								      key->chunk_hash_len)
+							  : kvc_object_key_hash_hex(key);
 			after = entries[i].info.sequence;
-			fits = fits && add_entry(listing,
-						 name,
-						 key->hash,
-						 is_prefix ? S_IFDIR : S_IFREG,
-						 (off_t)after);
+			fits = fits && add_entry(listing, name, key->hash,
+						 is_prefix ? S_IFDIR : S_IFREG, (off_t)after);
 			kvc_object_key_unref(key);
 		}
 	} while (fits && n == PAGE);

@@ -62,12 +62,11 @@ kvcfs_fetch_start(Kvcfs *fs,
 	fetch->answer = answer;
 	fetch->user = user;
 	/* An interrupt may answer before the submit: the caller's keys could be gone by then. */
-	g_autoptr(GPtrArray) keys = g_ptr_array_new_full(
-		(guint)params->n_keys, (GDestroyNotify)kvc_object_key_unref);
+	g_autoptr(GPtrArray) keys =
+		g_ptr_array_new_full((guint)params->n_keys, (GDestroyNotify)kvc_object_key_unref);
 	for (size_t i = 0; i < params->n_keys; i++)
 		g_ptr_array_add(keys, kvc_object_key_ref(params->keys[i]));
-	fetch->pending =
-		kvcfs_pending_new(fs->pendings, req, deadline_ns, answer_fetch, fetch);
+	fetch->pending = kvcfs_pending_new(fs->pendings, req, deadline_ns, answer_fetch, fetch);
 	params->keys = (KvcObjectKey *const *)keys->pdata;
 	params->user = fetch;
 	params->planned = on_planned ? on_event : NULL;

@@ -76,11 +76,8 @@ set_others(KvcfsInode *inode, const struct stat *attr, int to_set)
 }
 
 void
-kvcfs_op_setattr(fuse_req_t req,
-		 fuse_ino_t ino,
-		 struct stat *attr,
-		 int to_set,
-		 struct fuse_file_info *fi)
+kvcfs_op_setattr(
+	fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi)
 {
 	KvcfsInode *inode = kvcfs_inode_of(kvcfs_of(req), ino);
 	int rc = to_set & FUSE_SET_ATTR_SIZE ? set_size(inode, attr->st_size) : 0;
@@ -145,7 +142,8 @@ after_load(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 	} else if (why == KVCFS_WAKE_INTERRUPT) {
 		fuse_reply_err(req, EINTR);
 	} else {
-		/* Nowhere, lost on the way, or not in time: a miss, never EIO (facts/engines.md 1.2). */
+		/* Nowhere, lost on the way, or not in time: a miss, never EIO
+		 * (facts/engines.md 1.2). */
 		kvcfs_count(fs, opens_missed);
 		fuse_reply_err(req, ENOENT);
 	}
@@ -190,8 +188,8 @@ open_object(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 }
 
 /*
- * A temporary file, or one whose writer passes it on through /proc. true: answered. The file of a staging
- * is only sure to be there while names is held.
+ * A temporary file, or one whose writer passes it on through /proc. true: answered. The file of a
+ * staging is only sure to be there while names is held.
  */
 static bool
 open_staging(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
@@ -392,8 +390,7 @@ write_keys(KvcfsHandle *handle, const char *data, size_t size, off_t off, bool i
 		return -EINVAL;
 	kvcfs_prefix_append_lines(prefix, text->str, complete);
 	g_string_assign(handle->text, "");
-	g_string_append_len(
-		handle->text, text->str + complete, (gssize)(text->len - complete));
+	g_string_append_len(handle->text, text->str + complete, (gssize)(text->len - complete));
 	handle->write_offset += size;
 	return (ssize_t)size;
 }
@@ -470,22 +467,60 @@ flush_keys(KvcfsHandle *handle)
 {
 	if (handle->text->len == 0)
 		return 0;
-	int rc = kvcfs_prefix_append_lines(
-		handle->inode->parent, handle->text->str, handle->text->len);
+	int rc = kvcfs_prefix_append_lines(handle->inode->parent, handle->text->str,
+					   handle->text->len);
 	g_string_truncate(handle->text, 0);
 	return rc;
+}
+
+/*
+ * While more than half of L1 is dirty, a writer's close waits for stores to end, at most 1 s:
+ * writers are slowed before they are refused (design.md 4, ENOSPC).
+ */
+#define SLOW_WRITER_NS INT64_C(1000000000)
+#define SLOW_WRITER_STEP_NS INT64_C(5000000)
+
+typedef struct SlowFlush {
+	Kvcfs *fs;
+	int64_t deadline_ns;
+} SlowFlush;
+
+static void
+slow_flush_step(fuse_req_t req, KvcfsWake why, void *user)
+{
+	SlowFlush *slow = user;
+	Kvcfs *fs = slow->fs;
+	int64_t now = kvcfs_now_ns();
+	if (why == KVCFS_WAKE_INTERRUPT || now >= slow->deadline_ns ||
+	    !kvc_storage_manager_is_half_dirty(fs->sm)) {
+		/* Interrupted or not, the file is closed. */
+		fuse_reply_err(req, 0);
+		g_free(slow);
+		return;
+	}
+	kvcfs_pending_release(kvcfs_pending_new(fs->pendings, req, now + SLOW_WRITER_STEP_NS,
+						slow_flush_step, slow));
 }
 
 void
 kvcfs_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
 	KvcfsHandle *handle = kvcfs_handle_of(fi);
+	Kvcfs *fs = handle->inode->fs;
 	int rc = 0;
-	if (handle->kind == KVCFS_HANDLE_WRITE)
-		rc = kvcfs_staging_flush(handle->inode, fuse_req_ctx(req)->pid);
-	else if (handle->kind == KVCFS_HANDLE_KEYS_WRITE)
+	if (handle->kind == KVCFS_HANDLE_KEYS_WRITE)
 		rc = flush_keys(handle);
-	fuse_reply_err(req, -rc);
+	else if (handle->kind == KVCFS_HANDLE_WRITE)
+		rc = kvcfs_staging_flush(handle->inode, fuse_req_ctx(req)->pid);
+	if (rc < 0 || handle->kind != KVCFS_HANDLE_WRITE ||
+	    !kvc_storage_manager_is_half_dirty(fs->sm)) {
+		fuse_reply_err(req, -rc);
+		return;
+	}
+	kvcfs_count(fs, closes_slowed);
+	SlowFlush *slow = g_new(SlowFlush, 1);
+	*slow = (SlowFlush){fs, kvcfs_now_ns() + SLOW_WRITER_NS};
+	slow_flush_step(req, KVCFS_WAKE_DONE, slow);
 }
 
 void
@@ -537,11 +572,8 @@ fsync_key(fuse_req_t req, Kvcfs *fs, KvcObjectKey *key)
 	FsyncWait *wait = g_new0(FsyncWait, 1);
 	g_autoptr(KvcObjectKey) held = kvc_object_key_ref(key);
 	wait->refs = 2;
-	wait->pending = kvcfs_pending_new(fs->pendings,
-					  req,
-					  kvcfs_now_ns() + fs->config.load_timeout_ns,
-					  answer_fsync,
-					  wait);
+	wait->pending = kvcfs_pending_new(
+		fs->pendings, req, kvcfs_now_ns() + fs->config.load_timeout_ns, answer_fsync, wait);
 	kvc_storage_manager_flush(fs->sm, held, fsync_done, wait);
 }
 

@@ -92,8 +92,8 @@ kvcfs_handles_release_all(Kvcfs *fs)
 }
 
 /*
- * One backing id an inode, from its first open to its last release: a second one for the same inode is
- * EIO, and one left registered keeps its memory after a crash (facts/fuse.md 1.5, 1.13).
+ * One backing id an inode, from its first open to its last release: a second one for the same inode
+ * is EIO, and one left registered keeps its memory after a crash (facts/fuse.md 1.5, 1.13).
  */
 int
 kvcfs_io_open(KvcfsInode *inode, int fd)

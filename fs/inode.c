@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Inodes: their references, the table of committed objects, their attributes. A nodeid is a pointer. */
+/* Inodes: their references, the table of committed objects, their attributes. A nodeid is a
+ * pointer. */
 
 #include "fs/internal.h"
 
@@ -31,11 +32,8 @@ kvcfs_inode_nodeid(const KvcfsInode *inode)
 }
 
 KvcfsInode *
-kvcfs_inode_new_locked(Kvcfs *fs,
-		       KvcfsKind kind,
-		       KvcfsInode *parent,
-		       const char *name,
-		       KvcKeyScope *scope)
+kvcfs_inode_new_locked(
+	Kvcfs *fs, KvcfsKind kind, KvcfsInode *parent, const char *name, KvcKeyScope *scope)
 {
 	KvcfsInode *inode = g_new0(KvcfsInode, 1);
 	inode->fs = fs;
@@ -254,8 +252,8 @@ stat_object(KvcfsInode *inode, struct stat *st)
 		return 0;
 	}
 	st->st_size = (off_t)info.bytes;
-	st->st_blocks = info.tiers & KVC_TIER_L1 ? (blkcnt_t)((info.bytes + 511) / 512)
-						 : info.bytes > 0;
+	st->st_blocks =
+		info.tiers & KVC_TIER_L1 ? (blkcnt_t)((info.bytes + 511) / 512) : info.bytes > 0;
 	st->st_nlink = count_links_locked(inode);
 	set_times(st, inode->mtime_ns ? inode->mtime_ns : info.mtime_ns, inode->atime_ns);
 	return 0;

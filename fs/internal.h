@@ -5,10 +5,11 @@
 /*
  * What the files of fs/ share.
  *
- * Locks, outermost first: Kvcfs.save_lock (one chain is written at a time), Kvcfs.names (the tree, the tables, reference counts, chains, stagings), then
- * an inode's io_lock (its opens and its backing id). Both are held for short work in memory only; engine
- * functions that never block may be called under them, since the engine's callbacks take neither (they
- * only post to the notifier). Nothing is answered and nothing is waited for under a lock.
+ * Locks, outermost first: Kvcfs.save_lock (one chain is written at a time), Kvcfs.names (the tree,
+ * the tables, reference counts, chains, stagings), then an inode's io_lock (its opens and its
+ * backing id). Both are held for short work in memory only; engine functions that never block may
+ * be called under them, since the engine's callbacks take neither (they only post to the notifier).
+ * Nothing is answered and nothing is waited for under a lock.
  */
 
 #include "fs/kvcfs.h"
@@ -23,27 +24,28 @@
 /* ---- Counters ------------------------------------------------------------------------------ */
 
 #define KVCFS_STATS(X)                                                                             \
-	X(opens, "Opens of objects for reading")                                                  \
-	X(opens_waited, "Of these, those that waited for a load from L2")                         \
-	X(opens_missed, "Opens answered ENOENT: nowhere, lost on the way, or too late")           \
-	X(creates, "Writers that created a file")                                                 \
-	X(creates_no_room, "Creates refused because L1 is full of what may not go")               \
-	X(writes_published, "Written files that became objects")                                  \
-	X(writes_duplicate, "Written files dropped because the object existed already")           \
-	X(writes_not_published_killed, "Written files whose writer was ended by a signal")        \
-	X(writes_not_published_unflushed, "Written files released without a close")               \
-	X(writes_not_published_empty, "Files under a hash name that were never written to")       \
-	X(writes_not_published_memory_full, "Written files during which L1 memory ran out")       \
+	X(opens, "Opens of objects for reading")                                                   \
+	X(opens_waited, "Of these, those that waited for a load from L2")                          \
+	X(opens_missed, "Opens answered ENOENT: nowhere, lost on the way, or too late")            \
+	X(creates, "Writers that created a file")                                                  \
+	X(creates_no_room, "Creates refused because L1 is full of what may not go")                \
+	X(writes_published, "Written files that became objects")                                   \
+	X(writes_duplicate, "Written files dropped because the object existed already")            \
+	X(writes_not_published_killed, "Written files whose writer was ended by a signal")         \
+	X(writes_not_published_unflushed, "Written files released without a close")                \
+	X(writes_not_published_empty, "Files under a hash name that were never written to")        \
+	X(writes_not_published_memory_full, "Written files during which L1 memory ran out")        \
 	X(writes_not_published_unlinked, "Written files whose name was removed before the commit") \
-	X(writers_unknown, "Writers in another pid name space: taken as closed")                  \
-	X(lookups_waited_commit, "Lookups that waited for a closed writer's commit")              \
+	X(closes_slowed, "Closes of writers that waited because half of L1 was dirty")             \
+	X(writers_unknown, "Writers in another pid name space: taken as closed")                   \
+	X(lookups_waited_commit, "Lookups that waited for a closed writer's commit")               \
 	X(lookups_waited_commit_in_vain, "Of these, those that saw none: the descriptor lives on") \
-	X(lookups_asked_l2, "Lookups of unknown names asked of L2")                               \
-	X(lookups_timed_out, "Of these, those answered ENOENT before L2 did")                     \
-	X(chains_saved, "Chains of prefix directories written to L1 and L2")                      \
-	X(chains_save_failed, "Chains that could not be written (tried again)")                   \
-	X(chains_load_failed, "Chains that could not be loaded in time")                          \
-	X(interrupted, "Waiting requests whose caller was interrupted")                           \
+	X(lookups_asked_l2, "Lookups of unknown names asked of L2")                                \
+	X(lookups_timed_out, "Of these, those answered ENOENT before L2 did")                      \
+	X(chains_saved, "Chains of prefix directories written to L1 and L2")                       \
+	X(chains_save_failed, "Chains that could not be written (tried again)")                    \
+	X(chains_load_failed, "Chains that could not be loaded in time")                           \
+	X(interrupted, "Waiting requests whose caller was interrupted")                            \
 	X(backing_open_failed, "Passthrough registrations the kernel refused")
 
 typedef enum {
@@ -100,20 +102,20 @@ struct KvcfsInode {
 
 	/* Protected by names. */
 	KvcfsInode *next, *prev; /* in Kvcfs.inodes */
-	uint64_t refs;	  /* of the kernel (lookups) and of ours */
-	KvcObjectKey *key; /* OBJECT: once committed; PREFIX: of its chain. Owned */
+	uint64_t refs;		 /* of the kernel (lookups) and of ours */
+	KvcObjectKey *key;	 /* OBJECT: once committed; PREFIX: of its chain. Owned */
 	bool is_unlinked;
-	GHashTable *children; /* DIR: name -> inode (owned reference) */
-	GHashTable *temps;    /* RANK, PREFIX: name -> inode (owned reference), or NULL */
-	GHashTable *nlinks;   /* RANK: key -> references in loaded chains, or NULL */
-	uint64_t last_bytes;  /* RANK: size of the last object written: the next reservation */
-	KvcfsChain *chain;    /* PREFIX */
+	GHashTable *children;  /* DIR: name -> inode (owned reference) */
+	GHashTable *temps;     /* RANK, PREFIX: name -> inode (owned reference), or NULL */
+	GHashTable *nlinks;    /* RANK: key -> references in loaded chains, or NULL */
+	uint64_t last_bytes;   /* RANK: size of the last object written: the next reservation */
+	KvcfsChain *chain;     /* PREFIX */
 	KvcfsStaging *staging; /* OBJECT: not committed yet */
 	mode_t mode;
 	uid_t uid;
 	gid_t gid;
 	int64_t atime_ns, mtime_ns; /* 0: as the index says */
-	uint64_t open_bytes;	    /* OBJECT: size when it was last opened, for stat after an unlink */
+	uint64_t open_bytes; /* OBJECT: size when it was last opened, for stat after an unlink */
 
 	/* Protected by io_lock. OBJECT only. */
 	pthread_mutex_t io_lock;
@@ -135,8 +137,8 @@ struct Kvcfs {
 	KvcfsPendings *pendings;
 	KvcfsNotifier *notifier;
 
-	bool is_draining;		/* Atomic */
-	uint64_t scopes_version;	/* Atomic: moves when a scope became known */
+	bool is_draining;	       /* Atomic */
+	uint64_t scopes_version;       /* Atomic: moves when a scope became known */
 	uint64_t stats[KVCFS_N_STATS]; /* Atomic */
 
 	pthread_mutex_t save_lock; /* outermost: one chain is written at a time, in order */
@@ -144,18 +146,18 @@ struct Kvcfs {
 	/* Protected by names. */
 	KvcfsInode *root;
 	KvcfsInode *control_root;
-	KvcfsInode *inodes;	    /* all there are */
-	GHashTable *handles;	    /* all there are (a set) */
-	GPtrArray *controls;	    /* the inodes of the control files, by index */
-	GHashTable *ranks;	    /* scope -> RANK inode (not owned) */
-	GHashTable *objects;	    /* key -> OBJECT inode (not owned) */
-	GHashTable *prefixes;	    /* key -> PREFIX inode (not owned) */
-	GHashTable *closing;	    /* key -> KvcfsClosing: flushed, RELEASE to come */
-	GPtrArray *commit_waiters;  /* who waits for it; staging.c's */
-	GPtrArray *held_dirs;	    /* of KvcfsHandle: opendirs whose loads have not begun */
-	GPtrArray *open_prefixes;   /* of KvcfsHandle: all open prefix directories */
-	bool is_save_armed;	    /* a timer will save the changed chains */
-	uint64_t scopes_seen;	    /* scopes_version of the last sync */
+	KvcfsInode *inodes;	   /* all there are */
+	GHashTable *handles;	   /* all there are (a set) */
+	GPtrArray *controls;	   /* the inodes of the control files, by index */
+	GHashTable *ranks;	   /* scope -> RANK inode (not owned) */
+	GHashTable *objects;	   /* key -> OBJECT inode (not owned) */
+	GHashTable *prefixes;	   /* key -> PREFIX inode (not owned) */
+	GHashTable *closing;	   /* key -> KvcfsClosing: flushed, RELEASE to come */
+	GPtrArray *commit_waiters; /* who waits for it; staging.c's */
+	GPtrArray *held_dirs;	   /* of KvcfsHandle: opendirs whose loads have not begun */
+	GPtrArray *open_prefixes;  /* of KvcfsHandle: all open prefix directories */
+	bool is_save_armed;	   /* a timer will save the changed chains */
+	uint64_t scopes_seen;	   /* scopes_version of the last sync */
 	uint64_t next_ino;
 };
 
@@ -181,11 +183,8 @@ kvcfs_inode_of(Kvcfs *fs, fuse_ino_t ino)
 
 fuse_ino_t kvcfs_inode_nodeid(const KvcfsInode *inode);
 /* A new inode with one reference. PARENT (gets a reference), NAME, SCOPE as the kind needs. */
-KvcfsInode *kvcfs_inode_new_locked(Kvcfs *fs,
-				   KvcfsKind kind,
-				   KvcfsInode *parent,
-				   const char *name,
-				   KvcKeyScope *scope);
+KvcfsInode *kvcfs_inode_new_locked(
+	Kvcfs *fs, KvcfsKind kind, KvcfsInode *parent, const char *name, KvcKeyScope *scope);
 KvcfsInode *kvcfs_inode_ref_locked(KvcfsInode *inode);
 KvcfsInode *kvcfs_inode_ref(KvcfsInode *inode);
 /* Without names held; the last one frees. */
@@ -198,8 +197,8 @@ KvcfsInode *kvcfs_object_inode_locked(Kvcfs *fs, KvcObjectKey *key);
 /* Attributes: 0 or -ENOENT. Without locks. */
 int kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st);
 /*
- * Answers a LOOKUP-like request with INODE and hands the caller's reference to the kernel, or gives it
- * back when the answer could not be delivered.
+ * Answers a LOOKUP-like request with INODE and hands the caller's reference to the kernel, or gives
+ * it back when the answer could not be delivered.
  */
 void kvcfs_reply_entry(fuse_req_t req, KvcfsInode *inode);
 
@@ -216,7 +215,8 @@ KvcfsInode *kvcfs_tree_find_rank_locked(Kvcfs *fs, KvcKeyScope *scope);
 GPtrArray *kvcfs_tree_list(KvcfsInode *dir);
 /* All RANK inodes at or below INODE (a DIR or a RANK), referenced (transfer full). */
 GPtrArray *kvcfs_tree_ranks_below(KvcfsInode *inode);
-/* The inode of a directory path relative to the mount's root (transfer full), or NULL. For control.c. */
+/* The inode of a directory path relative to the mount's root (transfer full), or NULL. For
+ * control.c. */
 KvcfsInode *kvcfs_tree_resolve(Kvcfs *fs, const char *const *components, size_t n);
 
 /* ---- staging.c: from CREATE to the commit --------------------------------------------------- */
@@ -232,8 +232,8 @@ typedef struct KvcfsClosing {
 /* Is a writer of KEY (or, with NULL, of anything in SCOPE) closing, and worth waiting for? */
 bool kvcfs_is_closing(Kvcfs *fs, const KvcObjectKey *key, const KvcKeyScope *scope);
 /*
- * Waits until that writer committed or gave up, at most KVCFS_COMMIT_WAIT_NS after its FLUSH. ANSWER is
- * called once, possibly before this returns; KEY and SCOPE stay alive until then.
+ * Waits until that writer committed or gave up, at most KVCFS_COMMIT_WAIT_NS after its FLUSH.
+ * ANSWER is called once, possibly before this returns; KEY and SCOPE stay alive until then.
  */
 void kvcfs_wait_for_commit(Kvcfs *fs,
 			   fuse_req_t req,
@@ -333,9 +333,9 @@ struct KvcfsFetch {
 };
 
 /*
- * Submits PARAMS (its callbacks are set here) and keeps REQ (NULL: none) until the result is there, or
- * with ON_PLANNED until the lookup phase ended, at most until DEADLINE_NS. ANSWER is called once; if it
- * returns true it has kept the fetch (kvcfs_fetch_drop), else it is dropped afterwards.
+ * Submits PARAMS (its callbacks are set here) and keeps REQ (NULL: none) until the result is there,
+ * or with ON_PLANNED until the lookup phase ended, at most until DEADLINE_NS. ANSWER is called
+ * once; if it returns true it has kept the fetch (kvcfs_fetch_drop), else it is dropped afterwards.
  */
 void kvcfs_fetch_start(Kvcfs *fs,
 		       fuse_req_t req,
@@ -357,7 +357,8 @@ int kvcfs_prefix_mkdir(KvcfsInode *rank, const char *name, mode_t mode, KvcfsIno
 int kvcfs_prefix_rmdir(KvcfsInode *rank, const char *name);
 /* Is the chain in memory? If not, its load has begun. */
 bool kvcfs_prefix_is_loaded(KvcfsInode *prefix);
-/* Keeps REQ until the load has ended, at most until DEADLINE_NS. ANSWER as in kvcfs_pending_new(). */
+/* Keeps REQ until the load has ended, at most until DEADLINE_NS. ANSWER as in kvcfs_pending_new().
+ */
 void kvcfs_prefix_wait(KvcfsInode *prefix,
 		       fuse_req_t req,
 		       int64_t deadline_ns,
@@ -410,7 +411,8 @@ void kvcfs_notifier_key_lost(KvcfsNotifier *notifier, KvcObjectKey *key);
 
 extern const char *const kvcfs_stat_names[KVCFS_N_STATS];
 
-/* ---- The operations, by file ------------------------------------------------------------------ */
+/* ---- The operations, by file ------------------------------------------------------------------
+ */
 
 void kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
 void kvcfs_op_create(fuse_req_t req,
@@ -428,13 +430,11 @@ void kvcfs_op_rename(fuse_req_t req,
 		     const char *new_name,
 		     unsigned flags);
 void kvcfs_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
-void kvcfs_op_setattr(fuse_req_t req,
-		      fuse_ino_t ino,
-		      struct stat *attr,
-		      int to_set,
-		      struct fuse_file_info *fi);
+void kvcfs_op_setattr(
+	fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi);
 void kvcfs_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
-void kvcfs_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+void
+kvcfs_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void kvcfs_op_write(fuse_req_t req,
 		    fuse_ino_t ino,
 		    const char *data,
@@ -450,13 +450,11 @@ void kvcfs_op_fallocate(fuse_req_t req,
 			off_t offset,
 			off_t length,
 			struct fuse_file_info *fi);
-void kvcfs_op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
+void
+kvcfs_op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
 void kvcfs_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
-void kvcfs_op_readdir(fuse_req_t req,
-		      fuse_ino_t ino,
-		      size_t size,
-		      off_t off,
-		      struct fuse_file_info *fi);
+void
+kvcfs_op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void kvcfs_op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The file system as a whole: building it, its session, taking it apart; and the table of operations. */
+/* The file system as a whole: building it, its session, taking it apart; and the table of
+ * operations. */
 
 #include "fs/internal.h"
 
@@ -44,10 +45,8 @@ make_tables(Kvcfs *fs)
 	fs->ranks = g_hash_table_new(NULL, NULL);
 	fs->objects = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fs->prefixes = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
-	fs->closing = g_hash_table_new_full(kvc_object_key_hash,
-					    kvc_object_key_equal,
-					    (GDestroyNotify)kvc_object_key_unref,
-					    free_closing);
+	fs->closing = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+					    (GDestroyNotify)kvc_object_key_unref, free_closing);
 	fs->handles = g_hash_table_new(NULL, NULL);
 	fs->commit_waiters = g_ptr_array_new();
 	fs->held_dirs = g_ptr_array_new();
@@ -64,13 +63,13 @@ make_fixed_inodes(Kvcfs *fs)
 	fs->root->mtime_ns = now;
 	fs->root->uid = getuid();
 	fs->root->gid = getgid();
-	fs->control_root = kvcfs_inode_new_locked(
-		fs, KVCFS_CONTROL_ROOT, fs->root, KVCFS_CONTROL_DIR, NULL);
+	fs->control_root =
+		kvcfs_inode_new_locked(fs, KVCFS_CONTROL_ROOT, fs->root, KVCFS_CONTROL_DIR, NULL);
 	fs->control_root->mtime_ns = now;
 	fs->controls = g_ptr_array_new();
 	for (int i = 0; i < kvcfs_control_count(); i++) {
-		KvcfsInode *control = kvcfs_inode_new_locked(
-			fs, KVCFS_CONTROL, fs->control_root, kvcfs_control_name(i), NULL);
+		KvcfsInode *control = kvcfs_inode_new_locked(fs, KVCFS_CONTROL, fs->control_root,
+							     kvcfs_control_name(i), NULL);
 		control->control = i;
 		control->mode = S_IFREG | kvcfs_control_mode(i);
 		control->mtime_ns = now;
@@ -168,9 +167,7 @@ kvcfs_settle_io_mode(Kvcfs *fs, GError **error)
 	if (rc == 0)
 		return true;
 	if (fs->config.io_mode == KVCFS_IO_PASSTHROUGH) {
-		g_set_error(error,
-			    G_FILE_ERROR,
-			    g_file_error_from_errno(-rc),
+		g_set_error(error, G_FILE_ERROR, g_file_error_from_errno(-rc),
 			    "--io-mode=passthrough: the kernel refuses it here: %s",
 			    g_strerror(-rc));
 		return false;
@@ -233,7 +230,8 @@ op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets)
 	fuse_reply_none(req);
 }
 
-/* What can be evicted counts as free, else external cleaners delete for ever (facts/engines.md 1.19). */
+/* What can be evicted counts as free, else external cleaners delete for ever
+ * (facts/engines.md 1.19). */
 static void
 op_statfs(fuse_req_t req, fuse_ino_t ino)
 {

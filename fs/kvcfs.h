@@ -36,9 +36,10 @@ KvcStorageManager *kvcfs_get_storage_manager(Kvcfs *fs);
 /* From now on new writers get EROFS; writes the chains of all prefix directories out. */
 void kvcfs_begin_drain(Kvcfs *fs);
 /*
- * After the session loop ended: answers what is pending, releases every handle. The kernel drops the
- * RELEASEs that are queued when it unmounts: with ALL_CLOSED (an unmount that was not busy) a writer that
- * has flushed counts as closed and its file is committed. Then the engine can be drained.
+ * After the session loop ended: answers what is pending, releases every handle. The kernel drops
+ * the RELEASEs that are queued when it unmounts: with ALL_CLOSED (an unmount that was not busy) a
+ * writer that has flushed counts as closed and its file is committed. Then the engine can be
+ * drained.
  */
 void kvcfs_end_session(Kvcfs *fs, bool all_closed);
 /* Frees everything, the engine included (drain it first). */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Requests about names: LOOKUP, CREATE, MKDIR, UNLINK, RMDIR, RENAME. The kernel holds the directory's
- * lock until they are answered, so they are answered from memory; only a LOOKUP may wait, bounded: for a
- * writer that has closed (50 ms), for a chain and for L2's word on an unknown name (--lookup-wait).
+ * Requests about names: LOOKUP, CREATE, MKDIR, UNLINK, RMDIR, RENAME. The kernel holds the
+ * directory's lock until they are answered, so they are answered from memory; only a LOOKUP may
+ * wait, bounded: for a writer that has closed (50 ms), for a chain and for L2's word on an unknown
+ * name (--lookup-wait).
  */
 
 #include "fs/internal.h"
@@ -82,8 +83,7 @@ ask_l2(Lookup *lookup)
 	};
 	lookup->has_asked_l2 = true;
 	kvcfs_count(fs, lookups_asked_l2);
-	kvcfs_fetch_start(
-		fs, lookup->req, &params, false, kvcfs_now_ns() + wait, after_l2, lookup);
+	kvcfs_fetch_start(fs, lookup->req, &params, false, kvcfs_now_ns() + wait, after_l2, lookup);
 }
 
 static bool
@@ -248,11 +248,8 @@ undo_create(KvcfsHandle *handle, KvcfsInode *dir, const char *name)
 }
 
 void
-kvcfs_op_create(fuse_req_t req,
-		fuse_ino_t parent,
-		const char *name,
-		mode_t mode,
-		struct fuse_file_info *fi)
+kvcfs_op_create(
+	fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, struct fuse_file_info *fi)
 {
 	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
 	KvcfsInode *inode;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The one thread that tells the kernel what it must forget. It holds no lock while it does: the kernel
- * takes the directory's, which a request in progress may hold (facts/fuse.md 3).
+ * The one thread that tells the kernel what it must forget. It holds no lock while it does: the
+ * kernel takes the directory's, which a request in progress may hold (facts/fuse.md 3).
  */
 
 #include "fs/internal.h"
@@ -35,9 +35,10 @@ static GArray *
 find_names(Kvcfs *fs, KvcObjectKey *key)
 {
 	GArray *entries = g_array_new(FALSE, FALSE, sizeof(Entry));
-	g_autofree char *name = key->space == KVC_SPACE_CHUNK
-					? kvc_object_key_hash_hex(key)
-					: g_strndup((const char *)key->chunk_hash, key->chunk_hash_len);
+	g_autofree char *name =
+		key->space == KVC_SPACE_CHUNK
+			? kvc_object_key_hash_hex(key)
+			: g_strndup((const char *)key->chunk_hash, key->chunk_hash_len);
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *rank = kvcfs_tree_find_rank_locked(fs, key->scope);
 	if (rank)
@@ -61,10 +62,8 @@ forget_key(Kvcfs *fs, KvcObjectKey *key)
 	for (guint i = 0; i < entries->len; i++) {
 		Entry *entry = &g_array_index(entries, Entry, i);
 		if (fs->se)
-			fuse_lowlevel_notify_inval_entry(fs->se,
-							 kvcfs_inode_nodeid(entry->dir),
-							 entry->name,
-							 strlen(entry->name));
+			fuse_lowlevel_notify_inval_entry(fs->se, kvcfs_inode_nodeid(entry->dir),
+							 entry->name, strlen(entry->name));
 		kvcfs_inode_unref(entry->dir, 1);
 		g_free(entry->name);
 	}

@@ -61,10 +61,8 @@ count_link_locked(KvcfsInode *prefix, KvcObjectKey *key, int change)
 {
 	KvcfsInode *rank = prefix->parent;
 	if (!rank->nlinks)
-		rank->nlinks = g_hash_table_new_full(kvc_object_key_hash,
-						     kvc_object_key_equal,
-						     (GDestroyNotify)kvc_object_key_unref,
-						     NULL);
+		rank->nlinks = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+						     (GDestroyNotify)kvc_object_key_unref, NULL);
 	int n = GPOINTER_TO_INT(g_hash_table_lookup(rank->nlinks, key)) + change;
 	if (n > 0)
 		g_hash_table_insert(rank->nlinks, kvc_object_key_ref(key), GINT_TO_POINTER(n));
@@ -119,8 +117,8 @@ kvcfs_chain_clear_locked(KvcfsInode *prefix)
 /* ---- Lines --------------------------------------------------------------------------------- */
 
 /*
- * The next line from *TEXT (transfer full, without its newline), NULL at the end; a NUL in a line ends
- * it early for the caller, which then finds it too short or not a hash.
+ * The next line from *TEXT (transfer full, without its newline), NULL at the end; a NUL in a line
+ * ends it early for the caller, which then finds it too short or not a hash.
  */
 static char *
 next_line(const char **text, size_t *len)

@@ -7,7 +7,7 @@
 #include "fs/internal.h"
 
 typedef struct KvcfsRef {
-	KvcObjectKey *key; /* owned */
+	KvcObjectKey *key;  /* owned */
 	unsigned n_writers; /* creats under this name that have not committed or given up */
 	bool is_committed;  /* part of the chain; else only a position that a writer holds */
 } KvcfsRef;
@@ -30,9 +30,11 @@ KvcfsRef *kvcfs_chain_append_locked(KvcfsInode *prefix, KvcObjectKey *key, bool 
 void kvcfs_chain_remove_locked(KvcfsInode *prefix, KvcfsRef *ref);
 /* Drops all but the positions that writers hold. */
 void kvcfs_chain_clear_locked(KvcfsInode *prefix);
-/* Puts the chain TEXT before what is there, and marks it loaded. Lines that are no hash are skipped. */
+/* Puts the chain TEXT before what is there, and marks it loaded. Lines that are no hash are
+ * skipped. */
 void kvcfs_chain_install_locked(KvcfsInode *prefix, const char *text, size_t len);
-/* Appends; stops with -EINVAL at the first line that is no hash. A last line may lack its newline. */
+/* Appends; stops with -EINVAL at the first line that is no hash. A last line may lack its newline.
+ */
 int kvcfs_chain_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len);
 bool kvcfs_chain_are_lines(const char *text, size_t len);
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A prefix directory: an ordered set of references to objects of its rank directory. The chain is kept
- * here while the inode lives and stored as an object of space 2 whose bytes are those of .keys; it is
- * written at most once a second, at closedir, flush and unmount. A chain that is only in L2 is loaded
- * without anybody waiting under a directory lock; references added meanwhile come after the loaded ones.
+ * A prefix directory: an ordered set of references to objects of its rank directory. The chain is
+ * kept here while the inode lives and stored as an object of space 2 whose bytes are those of
+ * .keys; it is written at most once a second, at closedir, flush and unmount. A chain that is only
+ * in L2 is loaded without anybody waiting under a directory lock; references added meanwhile come
+ * after the loaded ones.
  */
 
 #include "fs/internal.h"
@@ -206,8 +207,7 @@ start_loading(KvcfsInode *prefix)
 		.flags = KVC_PREFETCH_URGENT,
 		.timeout_ns = timeout,
 	};
-	kvcfs_fetch_start(
-		fs, NULL, &params, false, kvcfs_now_ns() + timeout, on_loaded, prefix);
+	kvcfs_fetch_start(fs, NULL, &params, false, kvcfs_now_ns() + timeout, on_loaded, prefix);
 }
 
 bool
@@ -314,7 +314,8 @@ kvcfs_prefix_mkdir(KvcfsInode *rank, const char *name, mode_t mode, KvcfsInode *
 	if (must_arm)
 		arm_save_timer(fs);
 	*out = prefix;
-	/* At once: the index is what knows that the directory exists. If it fails it is tried again. */
+	/* At once: the index is what knows that the directory exists. If it fails it is tried
+	 * again. */
 	kvcfs_prefix_save(prefix);
 	return 0;
 }
@@ -543,8 +544,8 @@ kvcfs_prefix_keys_inode(KvcfsInode *prefix)
 	if (keys)
 		kvcfs_inode_ref_locked(keys);
 	else
-		keys = kvcfs_inode_new_locked(
-			fs, KVCFS_KEYS, prefix, KVCFS_KEYS_FILE, prefix->scope);
+		keys = kvcfs_inode_new_locked(fs, KVCFS_KEYS, prefix, KVCFS_KEYS_FILE,
+					      prefix->scope);
 	keys->mtime_ns = prefix->mtime_ns;
 	keys->uid = prefix->uid;
 	keys->gid = prefix->gid;

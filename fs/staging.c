@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A written file from CREATE to its commit. A file under a hash name is invisible until its last writer
- * closed it; a temporary file is visible to all and never stored, and becomes an object by rename. The
- * object is published once, by whoever sees the last writer go or renames after that, and only when it
- * can be proven complete: closed by a living process, not empty, no write lost for lack of memory.
+ * A written file from CREATE to its commit. A file under a hash name is invisible until its last
+ * writer closed it; a temporary file is visible to all and never stored, and becomes an object by
+ * rename. The object is published once, by whoever sees the last writer go or renames after that,
+ * and only when it can be proven complete: closed by a living process, not empty, no write lost for
+ * lack of memory.
  */
 
 #include "fs/internal.h"
@@ -76,7 +77,7 @@ kvcfs_is_closing(Kvcfs *fs, const KvcObjectKey *key, const KvcKeyScope *scope)
 
 typedef struct CommitWaiter {
 	Kvcfs *fs;
-	KvcObjectKey *key;  /* or NULL */
+	KvcObjectKey *key; /* or NULL */
 	KvcKeyScope *scope;
 	KvcfsPending *pending;
 	int refs;	  /* Protected by names: the submitter and the answer */
@@ -340,7 +341,8 @@ kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 
 /* ---- The commit ---------------------------------------------------------------------------- */
 
-/* Takes the staging from its inode, which answers for the object KEY from now on (NULL: for nothing). */
+/* Takes the staging from its inode, which answers for the object KEY from now on (NULL: for
+ * nothing). */
 static KvcfsStaging *
 take_staging_locked(KvcfsInode *inode)
 {
@@ -396,8 +398,8 @@ publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st)
 	if (rc != 0)
 		return rc;
 	uint64_t bytes = kvc_l1_object_get_bytes(st->object);
-	rc = kvc_storage_manager_finish_write(
-		fs->sm, g_steal_pointer(&st->object), st->target, KVC_FINISH_FIRST_WINS);
+	rc = kvc_storage_manager_finish_write(fs->sm, g_steal_pointer(&st->object), st->target,
+					      KVC_FINISH_FIRST_WINS);
 	if (rc == KVC_FINISHED_DROPPED)
 		kvcfs_count(fs, writes_duplicate);
 	else if (rc == 0)
@@ -535,7 +537,8 @@ rename_temp(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const char *
 	return 0;
 }
 
-/* Is it certain already that this file is not complete? Then the rename fails and both names stay. */
+/* Is it certain already that this file is not complete? Then the rename fails and both names stay.
+ */
 static int
 known_damage_locked(const KvcfsStaging *st)
 {

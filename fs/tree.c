@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The directories above the objects: components of model names (DIR) and ranks (RANK). They appear when
- * the engine knows a key below them, or by mkdir, and stay until rmdir. Files in them other than
- * objects do not exist here.
+ * The directories above the objects: components of model names (DIR) and ranks (RANK). They appear
+ * when the engine knows a key below them, or by mkdir, and stay until rmdir. Files in them other
+ * than objects do not exist here.
  */
 
 #include "fs/internal.h"

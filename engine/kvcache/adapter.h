@@ -6,10 +6,10 @@
  * The L2 adapter interface: submit, poll an event fd, query the result once
  * (spec/l2-store-and-prefetch-controllers.md, "L2 Adapter Interface").
  *
- * An adapter is a const vtable that registers itself from a constructor; an instance is a struct whose
- * first member is a KvcL2Adapter. All slots may be called from any thread and at the same time, except
- * open and close. No slot is called under an engine lock. "Never blocks" means: no I/O, no wait for
- * I/O; a short mutex is fine.
+ * An adapter is a const vtable that registers itself from a constructor; an instance is a struct
+ * whose first member is a KvcL2Adapter. All slots may be called from any thread and at the same
+ * time, except open and close. No slot is called under an engine lock. "Never blocks" means: no
+ * I/O, no wait for I/O; a short mutex is fine.
  */
 
 #include "kvcache/bitmap.h"
@@ -38,7 +38,8 @@ struct KvcL2Adapter {
 typedef struct KvcMemoryObj {
 	void *data;
 	size_t bytes;	     /* size of the object */
-	size_t mapped_bytes; /* bytes rounded up to 4096; 0 for an empty object, whose data is NULL */
+	size_t mapped_bytes; /* bytes rounded up to 4096; 0 for an empty object, whose data is NULL
+			      */
 } KvcMemoryObj;
 
 typedef struct KvcL2ObjectInfo {
@@ -48,7 +49,8 @@ typedef struct KvcL2ObjectInfo {
 
 typedef struct KvcL2StoreResult {
 	KvcL2TaskId task_id;
-	/* Bytes really written (duplicates that were skipped count 0), or -errno: the task failed. */
+	/* Bytes really written (duplicates that were skipped count 0), or -errno: the task failed.
+	 */
 	int64_t bytes_transferred;
 } KvcL2StoreResult;
 
@@ -70,22 +72,23 @@ struct KvcL2AdapterOps {
 	/* Set to KVC_L2_ADAPTER_API and sizeof(KvcL2AdapterOps); checked at registration. */
 	uint32_t api;
 	uint32_t struct_size;
-	const char *type_name;	      /* as in "type=..." */
-	const char *summary;	      /* one line for --help */
-	const KvcOptionSpec *options; /* the adapter's own; "shared" and "persist_enabled" are common */
-	bool shared_by_default;	      /* others may write to the same store: ask it about unknown keys */
-	bool uniform_batches;	      /* every object of one store task must have one size */
+	const char *type_name; /* as in "type=..." */
+	const char *summary;   /* one line for --help */
+	const KvcOptionSpec
+		*options;	/* the adapter's own; "shared" and "persist_enabled" are common */
+	bool shared_by_default; /* others may write to the same store: ask it about unknown keys */
+	bool uniform_batches;	/* every object of one store task must have one size */
 
 	/*
-	 * Required. Opens an instance; OPTIONS are checked and belong to the caller, alive only during
-	 * the call. NULL with ERROR set that names the offender. Main thread, may block briefly (make a
-	 * directory); must not scan the store.
+	 * Required. Opens an instance; OPTIONS are checked and belong to the caller, alive only
+	 * during the call. NULL with ERROR set that names the offender. Main thread, may block
+	 * briefly (make a directory); must not scan the store.
 	 */
 	KvcL2Adapter *(*open)(const KvcOptions *options, GError **error);
 	/*
-	 * Required. Completes or fails every submitted task first (nobody queries them any more), stops
-	 * every thread, releases every fd. The engine unmaps the buffers afterwards. Main thread, after
-	 * the controllers stopped; blocks.
+	 * Required. Completes or fails every submitted task first (nobody queries them any more),
+	 * stops every thread, releases every fd. The engine unmaps the buffers afterwards. Main
+	 * thread, after the controllers stopped; blocks.
 	 */
 	void (*close)(KvcL2Adapter *adapter);
 
@@ -95,62 +98,68 @@ struct KvcL2AdapterOps {
 	int (*get_load_event_fd)(KvcL2Adapter *adapter);
 
 	/*
-	 * Required, never blocks. Stores N objects; keys are referenced by the adapter as needed, OBJECTS
-	 * (the array) is copied, their memory stays valid until the result was popped. The whole task
-	 * succeeds or fails. A key of space 0 that is already stored with this size is skipped; in the
-	 * other spaces it is replaced. Nothing partial is ever visible under a key. Returns the task id.
+	 * Required, never blocks. Stores N objects; keys are referenced by the adapter as needed,
+	 * OBJECTS (the array) is copied, their memory stays valid until the result was popped. The
+	 * whole task succeeds or fails. A key of space 0 that is already stored with this size is
+	 * skipped; in the other spaces it is replaced. Nothing partial is ever visible under a key.
+	 * Returns the task id.
 	 */
 	KvcL2TaskId (*submit_store_task)(KvcL2Adapter *adapter,
 					 KvcObjectKey *const *keys,
 					 const KvcMemoryObj *objects,
 					 size_t n);
-	/* Required, never blocks. Moves up to MAX results out, each exactly once; returns how many. */
-	size_t (*pop_completed_store_tasks)(KvcL2Adapter *adapter, KvcL2StoreResult *results, size_t max);
+	/* Required, never blocks. Moves up to MAX results out, each exactly once; returns how many.
+	 */
+	size_t (*pop_completed_store_tasks)(KvcL2Adapter *adapter,
+					    KvcL2StoreResult *results,
+					    size_t max);
 
-	/* Required, never blocks. Looks N keys up and locks (counts) the found ones against deletion. */
+	/* Required, never blocks. Looks N keys up and locks (counts) the found ones against
+	 * deletion. */
 	KvcL2TaskId (*submit_lookup_and_lock_task)(KvcL2Adapter *adapter,
 						   KvcObjectKey *const *keys,
 						   size_t n);
 	/*
-	 * Required, never blocks. 1: done; FOUND (N bits, clear on entry) and INFO (N entries, those
-	 * with a bit) are filled, and the task id is forgotten. 0: still pending. -ENOENT: no such task
-	 * or already queried. A store that cannot be reached answers with clear bits.
+	 * Required, never blocks. 1: done; FOUND (N bits, clear on entry) and INFO (N entries,
+	 * those with a bit) are filled, and the task id is forgotten. 0: still pending. -ENOENT: no
+	 * such task or already queried. A store that cannot be reached answers with clear bits.
 	 */
 	int (*query_lookup_and_lock_result)(KvcL2Adapter *adapter,
 					    KvcL2TaskId task_id,
 					    KvcBitmap *found,
 					    KvcL2ObjectInfo *info);
-	/* Required, never blocks. Drops one lock of each key; unknown or unlocked keys are ignored. */
+	/* Required, never blocks. Drops one lock of each key; unknown or unlocked keys are ignored.
+	 */
 	void (*submit_unlock)(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n);
 
 	/*
-	 * Required, never blocks. Loads N objects of exactly objects[i].bytes into their memory. A load
-	 * needs no lookup before it.
+	 * Required, never blocks. Loads N objects of exactly objects[i].bytes into their memory. A
+	 * load needs no lookup before it.
 	 */
 	KvcL2TaskId (*submit_load_task)(KvcL2Adapter *adapter,
 					KvcObjectKey *const *keys,
 					const KvcMemoryObj *objects,
 					size_t n);
 	/*
-	 * Required, never blocks. As query_lookup_and_lock_result; bit i of LOADED: the memory of key i
-	 * holds its bytes, proven by size and checksum where the store has one. Missing, short, long and
-	 * corrupt data: clear.
+	 * Required, never blocks. As query_lookup_and_lock_result; bit i of LOADED: the memory of
+	 * key i holds its bytes, proven by size and checksum where the store has one. Missing,
+	 * short, long and corrupt data: clear.
 	 */
 	int (*query_load_result)(KvcL2Adapter *adapter, KvcL2TaskId task_id, KvcBitmap *loaded);
 
 	/*
-	 * Optional, blocks (called from a thread of the engine's own). Deletes N keys; sets the bit of
-	 * each that is gone (absent counts as gone), skips locked ones. 0 or the first -errno.
+	 * Optional, blocks (called from a thread of the engine's own). Deletes N keys; sets the bit
+	 * of each that is gone (absent counts as gone), skips locked ones. 0 or the first -errno.
 	 */
 	int (*delete_keys)(KvcL2Adapter *adapter,
 			   KvcObjectKey *const *keys,
 			   size_t n,
 			   KvcBitmap *deleted);
 	/*
-	 * Optional, blocks. One page of what is stored: up to MAX entries in a stable order. *CURSOR is
-	 * NULL for the first page; the adapter frees it (g_free) and sets the next one, NULL at the end.
-	 * SCOPE NULL: everything. Entries that come or go meanwhile may be missed. Returns how many
-	 * entries, or -errno (then *CURSOR is NULL).
+	 * Optional, blocks. One page of what is stored: up to MAX entries in a stable order.
+	 * *CURSOR is NULL for the first page; the adapter frees it (g_free) and sets the next one,
+	 * NULL at the end. SCOPE NULL: everything. Entries that come or go meanwhile may be missed.
+	 * Returns how many entries, or -errno (then *CURSOR is NULL).
 	 */
 	ssize_t (*list)(KvcL2Adapter *adapter,
 			const KvcKeyScope *scope,
@@ -160,8 +169,8 @@ struct KvcL2AdapterOps {
 	/* Optional, never blocks. */
 	void (*usage)(KvcL2Adapter *adapter, KvcL2Usage *usage);
 	/*
-	 * Required, never blocks. Lines for status; at least "health" (ok, degraded, failed), "io_mode"
-	 * and "location" (where the data is, one line).
+	 * Required, never blocks. Lines for status; at least "health" (ok, degraded, failed),
+	 * "io_mode" and "location" (where the data is, one line).
 	 */
 	void (*describe)(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user);
 };

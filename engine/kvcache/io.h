@@ -3,9 +3,9 @@
 #define KVCACHE_IO_H
 
 /*
- * File I/O for adapters: one io_uring ring with its own thread, depth bounded in bytes, objects split
- * into pieces, alignment rules for O_DIRECT, and eventfd helpers. Written once, used by every adapter
- * that has a file descriptor.
+ * File I/O for adapters: one io_uring ring with its own thread, depth bounded in bytes, objects
+ * split into pieces, alignment rules for O_DIRECT, and eventfd helpers. Written once, used by every
+ * adapter that has a file descriptor.
  */
 
 #include <glib.h>
@@ -24,9 +24,9 @@ typedef struct KvcIo KvcIo;
 typedef struct KvcIoTransfer KvcIoTransfer;
 
 /*
- * One read or write of a range. Filled in and owned by the caller; must stay alive and untouched from
- * the submit until DONE was called. DONE runs on the ring's thread, exactly once, and must not block
- * or submit and wait; it may free the transfer and may submit others.
+ * One read or write of a range. Filled in and owned by the caller; must stay alive and untouched
+ * from the submit until DONE was called. DONE runs on the ring's thread, exactly once, and must not
+ * block or submit and wait; it may free the transfer and may submit others.
  */
 struct KvcIoTransfer {
 	int fd;
@@ -39,12 +39,13 @@ struct KvcIoTransfer {
 
 	/* Set before DONE is called. */
 	int error;	    /* 0 or -errno of the first piece that failed */
-	size_t transferred; /* bytes from the start without a gap; less than BYTES with error 0: end of file */
+	size_t transferred; /* bytes from the start without a gap; less than BYTES with error 0: end
+			       of file */
 
 	/* Owned by the ring's thread. */
 	struct {
-		size_t next;	/* where the next piece begins */
-		size_t end;	/* where the file ended, or bytes */
+		size_t next;	 /* where the next piece begins */
+		size_t end;	 /* where the file ended, or bytes */
 		unsigned pieces; /* in flight */
 	} ring;
 	KvcIoTransfer *link;
@@ -58,8 +59,8 @@ KvcIo *kvc_io_new(const char *name, size_t depth_bytes, GError **error);
 /* Waits for every submitted transfer (their DONE is called), then stops the thread. */
 void kvc_io_free(KvcIo *io);
 /*
- * Queues a transfer. Never blocks; any thread. Short counts are continued, EINTR and EAGAIN retried;
- * a read that ends early is the end of the file.
+ * Queues a transfer. Never blocks; any thread. Short counts are continued, EINTR and EAGAIN
+ * retried; a read that ends early is the end of the file.
  */
 void kvc_io_submit(KvcIo *io, KvcIoTransfer *transfer);
 

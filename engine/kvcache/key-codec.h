@@ -14,10 +14,10 @@ G_BEGIN_DECLS
 /*
  * The file name of KEY in an LMCache `fs` directory:
  *   <model, '/' as "-SEP-">@0x%08x(rank)@%x(group)@<hash hex>[@<salt>].data
- * Returns it (transfer full), or NULL with ERROR set: EINVAL when the name would be read back as another
- * key (the model contains "-SEP-" or makes one at a '/', as "a-SEP/b" does; a group of 8 hex digits
- * without a salt looks like the hash of the older form) or the space is not 0; ENAMETOOLONG beyond 255
- * bytes.
+ * Returns it (transfer full), or NULL with ERROR set: EINVAL when the name would be read back as
+ * another key (the model contains "-SEP-" or makes one at a '/', as "a-SEP/b" does; a group of 8
+ * hex digits without a salt looks like the hash of the older form) or the space is not 0;
+ * ENAMETOOLONG beyond 255 bytes.
  */
 char *kvc_lmcache_file_name_format(const KvcObjectKey *key, GError **error);
 /*

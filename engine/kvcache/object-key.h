@@ -5,10 +5,10 @@
 /*
  * KvcObjectKey names one object in every tier.
  *
- * What the objects of one directory share (model, rank, group, salt) is a KvcKeyScope, interned: two
- * scopes with equal fields are the same pointer for as long as one of them is referenced. A key is a
- * scope, a space and a chunk_hash. Both are immutable and reference counted; every function here may
- * be called from any thread.
+ * What the objects of one directory share (model, rank, group, salt) is a KvcKeyScope, interned:
+ * two scopes with equal fields are the same pointer for as long as one of them is referenced. A key
+ * is a scope, a space and a chunk_hash. Both are immutable and reference counted; every function
+ * here may be called from any thread.
  */
 
 #include <glib.h>
@@ -55,8 +55,8 @@ typedef struct KvcObjectKey {
 } KvcObjectKey;
 
 /*
- * Returns the scope with these fields (transfer full), or NULL with ERROR set and EINVAL as its code
- * when a field is not allowed: model_name not UTF-8, empty or with '@'; cache_salt with any of
+ * Returns the scope with these fields (transfer full), or NULL with ERROR set and EINVAL as its
+ * code when a field is not allowed: model_name not UTF-8, empty or with '@'; cache_salt with any of
  * "@ / \ NUL" or more than KVC_SALT_MAX_CHARS characters. CACHE_SALT may be NULL for none.
  */
 KvcKeyScope *kvc_key_scope_new(const char *model_name,
@@ -72,11 +72,8 @@ void kvc_key_scope_unref(KvcKeyScope *scope);
  * copied; LEN in bytes. The scope gets a reference of its own. In space 0 LEN must be 4..64; in the
  * other spaces 1..1023 with no '/' and no NUL, and not "." or "..".
  */
-KvcObjectKey *kvc_object_key_new(KvcKeyScope *scope,
-				 KvcSpace space,
-				 const void *chunk_hash,
-				 size_t len,
-				 GError **error);
+KvcObjectKey *kvc_object_key_new(
+	KvcKeyScope *scope, KvcSpace space, const void *chunk_hash, size_t len, GError **error);
 KvcObjectKey *kvc_object_key_ref(const KvcObjectKey *key);
 void kvc_object_key_unref(KvcObjectKey *key);
 

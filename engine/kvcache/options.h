@@ -5,9 +5,9 @@
 /*
  * Options of adapters and policies: one table per module feeds parsing, --help and manuals.
  *
- * A specification is "type=fs,base_path=/data" or, where json-glib was there at build time, LMCache's
- * JSON object {"type":"fs","base_path":"/data"}. In the key=value form a backslash quotes the next
- * character (for ',' and '\' in values).
+ * A specification is "type=fs,base_path=/data" or, where json-glib was there at build time,
+ * LMCache's JSON object {"type":"fs","base_path":"/data"}. In the key=value form a backslash quotes
+ * the next character (for ',' and '\' in values).
  */
 
 #include <glib.h>
@@ -29,7 +29,7 @@ typedef enum {
 } KvcOptionType;
 
 typedef struct KvcOptionSpec {
-	const char *name;	   /* NULL ends a table */
+	const char *name; /* NULL ends a table */
 	KvcOptionType type;
 	bool required;
 	const char *default_value; /* NULL: none */
@@ -40,16 +40,17 @@ typedef struct KvcOptionSpec {
 typedef struct KvcOptions KvcOptions;
 
 /*
- * Splits TEXT into its type and its options and returns them unchecked (transfer full), or NULL with
- * ERROR set: malformed text (with the position), a key twice, no "type".
+ * Splits TEXT into its type and its options and returns them unchecked (transfer full), or NULL
+ * with ERROR set: malformed text (with the position), a key twice, no "type".
  */
 KvcOptions *kvc_options_parse(const char *text, GError **error);
 /* The value of "type". */
 const char *kvc_options_type(const KvcOptions *options);
 /*
- * Checks OPTIONS against SPECS (ended by a NULL name; COMMON may be NULL: options every module of the
- * kind takes) and fills in defaults. false with ERROR set that quotes the offender: an unknown key
- * (names the nearest known one), a missing required key, a value of the wrong type or out of range.
+ * Checks OPTIONS against SPECS (ended by a NULL name; COMMON may be NULL: options every module of
+ * the kind takes) and fills in defaults. false with ERROR set that quotes the offender: an unknown
+ * key (names the nearest known one), a missing required key, a value of the wrong type or out of
+ * range.
  */
 bool kvc_options_check(KvcOptions *options,
 		       const KvcOptionSpec *specs,
@@ -58,8 +59,8 @@ bool kvc_options_check(KvcOptions *options,
 void kvc_options_free(KvcOptions *options);
 
 /*
- * Values after kvc_options_check(). The name must be in the tables (asserted). get_string is for options
- * of every type: their text; the others return 0 or false for what is not set.
+ * Values after kvc_options_check(). The name must be in the tables (asserted). get_string is for
+ * options of every type: their text; the others return 0 or false for what is not set.
  */
 const char *kvc_options_get_string(const KvcOptions *options, const char *name); /* NULL: not set */
 bool kvc_options_get_bool(const KvcOptions *options, const char *name);
@@ -69,7 +70,8 @@ double kvc_options_get_double(const KvcOptions *options, const char *name);
 
 /* Parses "64M" into bytes; false with ERROR set that quotes TEXT (also on overflow, sign, junk). */
 bool kvc_parse_size(const char *text, uint64_t *bytes, GError **error);
-/* The entry of NAMES (NULL-terminated) nearest to NAME by edit distance, or NULL when none is near. */
+/* The entry of NAMES (NULL-terminated) nearest to NAME by edit distance, or NULL when none is near.
+ */
 const char *kvc_nearest_name(const char *name, const char *const *names);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(KvcOptions, kvc_options_free)

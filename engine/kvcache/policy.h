@@ -40,8 +40,8 @@ typedef struct KvcPrefetchPolicy {
 	const char *name;
 	const char *summary;
 	/*
-	 * FOUND[a] (N_KEYS bits each) says what adapter a has; the policy sets in PLAN[a] (clear on entry)
-	 * what is to be loaded from it. A key in at most one plan.
+	 * FOUND[a] (N_KEYS bits each) says what adapter a has; the policy sets in PLAN[a] (clear on
+	 * entry) what is to be loaded from it. A key in at most one plan.
 	 */
 	void (*select_load_plan)(KvcObjectKey *const *keys,
 				 size_t n_keys,
@@ -63,8 +63,8 @@ typedef enum {
 typedef struct KvcEvictionState KvcEvictionState;
 
 /*
- * Order in which L1 objects go. created, touched and removed are called inside the L1Manager's locks
- * from any thread: the policy has its own lock, does not block and does not call the engine.
+ * Order in which L1 objects go. created, touched and removed are called inside the L1Manager's
+ * locks from any thread: the policy has its own lock, does not block and does not call the engine.
  */
 typedef struct KvcEvictionPolicy {
 	uint32_t api;
@@ -73,7 +73,8 @@ typedef struct KvcEvictionPolicy {
 	const char *summary;
 	KvcEvictionState *(*state_new)(void);
 	void (*state_free)(KvcEvictionState *state);
-	/* Known from now on; known already: class and size are updated and it counts as just used. */
+	/* Known from now on; known already: class and size are updated and it counts as just used.
+	 */
 	void (*created)(KvcEvictionState *state,
 			const KvcObjectKey *key,
 			uint64_t bytes,
@@ -81,9 +82,10 @@ typedef struct KvcEvictionPolicy {
 	void (*touched)(KvcEvictionState *state, const KvcObjectKey *key); /* unknown: ignored */
 	void (*removed)(KvcEvictionState *state, const KvcObjectKey *key); /* unknown: ignored */
 	/*
-	 * Appends referenced victims (transfer full) to VICTIMS until they add up to BYTES and COUNT keys
-	 * or nothing eligible is left; the policy forgets none of them before removed is called. ELIGIBLE
-	 * may be called under the policy's lock and only looks. An ineligible key keeps its position.
+	 * Appends referenced victims (transfer full) to VICTIMS until they add up to BYTES and
+	 * COUNT keys or nothing eligible is left; the policy forgets none of them before removed is
+	 * called. ELIGIBLE may be called under the policy's lock and only looks. An ineligible key
+	 * keeps its position.
 	 */
 	void (*select_victims)(KvcEvictionState *state,
 			       uint64_t bytes,

@@ -7,9 +7,9 @@
  *
  *	KVC_REGISTER(kvc_register_l2_adapter, fs_adapter_ops)
  *
- * Registration aborts on a duplicate name, an api or struct_size that does not fit, or a required slot
- * that is NULL: those are programming errors of the module. Registration is single-threaded (before
- * main), reading is from any thread.
+ * Registration aborts on a duplicate name, an api or struct_size that does not fit, or a required
+ *slot that is NULL: those are programming errors of the module. Registration is single-threaded
+ *(before main), reading is from any thread.
  */
 
 #include "kvcache/adapter.h"
@@ -23,7 +23,7 @@ void kvc_register_prefetch_policy(const KvcPrefetchPolicy *policy);
 void kvc_register_eviction_policy(const KvcEvictionPolicy *policy);
 
 #define KVC_REGISTER(function, object)                                                             \
-	__attribute__((constructor)) static void kvc_register_constructor_##object(void)          \
+	__attribute__((constructor)) static void kvc_register_constructor_##object(void)           \
 	{                                                                                          \
 		function(&object);                                                                 \
 	}
@@ -41,11 +41,12 @@ const KvcPrefetchPolicy *kvc_prefetch_policy_at(size_t i);
 const KvcEvictionPolicy *kvc_eviction_policy_at(size_t i);
 
 /*
- * Parses and checks a specification ("type=fs,base_path=/data" or JSON), finds the adapter and opens
- * it. NULL with ERROR set. OPTIONS_OUT gets the checked options (transfer full); they must outlive the
- * adapter.
+ * Parses and checks a specification ("type=fs,base_path=/data" or JSON), finds the adapter and
+ * opens it. NULL with ERROR set. OPTIONS_OUT gets the checked options (transfer full); they must
+ * outlive the adapter.
  */
-KvcL2Adapter *kvc_l2_adapter_open(const char *specification, KvcOptions **options_out, GError **error);
+KvcL2Adapter *
+kvc_l2_adapter_open(const char *specification, KvcOptions **options_out, GError **error);
 
 G_END_DECLS
 

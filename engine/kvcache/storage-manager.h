@@ -3,9 +3,9 @@
 #define KVCACHE_STORAGE_MANAGER_H
 
 /*
- * The engine's face: one L1 (memory), any number of L2 adapters, the two controllers, eviction and the
- * index of what is known in any tier. Thread-safe unless said otherwise. Data-path functions return 0,
- * a positive documented condition, or -errno.
+ * The engine's face: one L1 (memory), any number of L2 adapters, the two controllers, eviction and
+ * the index of what is known in any tier. Thread-safe unless said otherwise. Data-path functions
+ * return 0, a positive documented condition, or -errno.
  */
 
 #include "kvcache/adapter.h"
@@ -20,10 +20,11 @@ typedef struct KvcPrefetchHandle KvcPrefetchHandle;
 
 typedef struct KvcStorageManagerConfig {
 	uint64_t l1_size_bytes;
-	const char *const *l2_adapters; /* NULL-terminated specifications, in order of index; or NULL */
-	const char *store_policy;	/* NULL: "default" */
-	const char *prefetch_policy;	/* NULL: "default" */
-	const char *eviction_policy;	/* NULL: "lru" */
+	const char *const
+		*l2_adapters;	  /* NULL-terminated specifications, in order of index; or NULL */
+	const char *store_policy; /* NULL: "default" */
+	const char *prefetch_policy;	   /* NULL: "default" */
+	const char *eviction_policy;	   /* NULL: "lru" */
 	double eviction_trigger_watermark; /* 0: 0.8 */
 	double eviction_ratio;		   /* 0: 0.2 */
 	unsigned prefetch_max_in_flight;   /* requests; 0: 8 */
@@ -40,19 +41,19 @@ typedef struct KvcStorageManagerConfig {
 /* Builds everything and starts the threads and the background listing; NULL with ERROR set. */
 KvcStorageManager *kvc_storage_manager_new(const KvcStorageManagerConfig *config, GError **error);
 /*
- * Quiescence (design.md 5, difference 6): answers every request, stores nothing more, releases every
- * lock, closes the adapters, frees everything. All handles and objects must have been given back.
- * Call kvc_storage_manager_drain() first to keep what is dirty. Blocks. One thread.
+ * Quiescence (design.md 5, difference 6): answers every request, stores nothing more, releases
+ * every lock, closes the adapters, frees everything. All handles and objects must have been given
+ * back. Call kvc_storage_manager_drain() first to keep what is dirty. Blocks. One thread.
  */
 void kvc_storage_manager_free(KvcStorageManager *sm);
 
 /* ---- Writing ------------------------------------------------------------------------------- */
 
 /*
- * Reserves a fresh, empty L1 object of BYTES (rounded up to pages, allocated, so that writing it cannot
- * fail for lack of memory), evicting synchronously to make room. KEY may be NULL: it is then given to
- * finish_write. Returns 0 and *OBJECT (owned by the caller until finish_write or abort_write),
- * -ENOSPC when L1 is full of what may not go, or -errno.
+ * Reserves a fresh, empty L1 object of BYTES (rounded up to pages, allocated, so that writing it
+ * cannot fail for lack of memory), evicting synchronously to make room. KEY may be NULL: it is then
+ * given to finish_write. Returns 0 and *OBJECT (owned by the caller until finish_write or
+ * abort_write), -ENOSPC when L1 is full of what may not go, or -errno.
  */
 int kvc_storage_manager_reserve_write(KvcStorageManager *sm,
 				      KvcObjectKey *key,
@@ -62,15 +63,17 @@ int kvc_storage_manager_reserve_write(KvcStorageManager *sm,
 int kvc_storage_manager_extend_write(KvcStorageManager *sm, KvcL1Object *object, uint64_t bytes);
 
 typedef enum {
-	KVC_FINISH_FIRST_WINS = 0, /* a resident object stays, ours is dropped: returns KVC_FINISHED_DROPPED */
-	KVC_FINISH_REPLACE = 1,	   /* ours becomes the object */
+	KVC_FINISH_FIRST_WINS =
+		0, /* a resident object stays, ours is dropped: returns KVC_FINISHED_DROPPED */
+	KVC_FINISH_REPLACE = 1, /* ours becomes the object */
 } KvcFinishMode;
 #define KVC_FINISHED_DROPPED 1
 
 /*
  * Commits OBJECT under KEY with the size its file has now: trims the reservation, makes it visible,
- * hands it to the StoreController. Takes the caller's reference in every case. 0, KVC_FINISHED_DROPPED
- * (a complete object was there in L1 or L2 and stays), -errno (nothing became visible).
+ * hands it to the StoreController. Takes the caller's reference in every case. 0,
+ * KVC_FINISHED_DROPPED (a complete object was there in L1 or L2 and stays), -errno (nothing became
+ * visible).
  */
 int kvc_storage_manager_finish_write(KvcStorageManager *sm,
 				     KvcL1Object *object,
@@ -82,7 +85,8 @@ void kvc_storage_manager_abort_write(KvcStorageManager *sm, KvcL1Object *object)
 /* ---- Reading ------------------------------------------------------------------------------- */
 
 /* Read-locks KEY if it is in L1: 0 and *OBJECT (give back with finish_read), or -ENOENT. */
-int kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1Object **object);
+int
+kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1Object **object);
 void kvc_storage_manager_finish_read(KvcStorageManager *sm, KvcL1Object *object);
 
 /* The file of an object; owned by the object. Any thread that holds the object. */
@@ -96,9 +100,9 @@ bool kvc_l1_object_was_memory_full(KvcL1Object *object);
 /* ---- Prefetch ------------------------------------------------------------------------------ */
 
 typedef enum {
-	KVC_PREFETCH_HOLD = 1 << 0,	   /* plan only; loads begin with kvc_prefetch_handle_start() */
-	KVC_PREFETCH_URGENT = 1 << 1,	   /* somebody waits: not queued behind max_in_flight */
-	KVC_PREFETCH_NO_LOCK = 1 << 2,	   /* warm: loaded objects are not read-locked */
+	KVC_PREFETCH_HOLD = 1 << 0,    /* plan only; loads begin with kvc_prefetch_handle_start() */
+	KVC_PREFETCH_URGENT = 1 << 1,  /* somebody waits: not queued behind max_in_flight */
+	KVC_PREFETCH_NO_LOCK = 1 << 2, /* warm: loaded objects are not read-locked */
 	KVC_PREFETCH_LOOKUP_ONLY = 1 << 3, /* ask the tiers, load and lock nothing */
 } KvcPrefetchFlags;
 
@@ -107,11 +111,12 @@ typedef struct KvcPrefetchParams {
 	size_t n_keys;
 	unsigned flags;		   /* KvcPrefetchFlags */
 	uint64_t max_locked_bytes; /* bound on what the request may hold and load; 0: half of L1 */
-	int64_t timeout_ns;	   /* from now; 0: none. Then the answer is what is known, the rest drains */
+	int64_t timeout_ns; /* from now; 0: none. Then the answer is what is known, the rest drains
+			     */
 	/*
-	 * planned: the lookup phase ended, kvc_prefetch_handle_get_found() is final. done: the result is
-	 * final. Each at most once, planned before done, from the controller's thread without locks; must
-	 * not block. Not called for a handle whose request_id is -1.
+	 * planned: the lookup phase ended, kvc_prefetch_handle_get_found() is final. done: the
+	 * result is final. Each at most once, planned before done, from the controller's thread
+	 * without locks; must not block. Not called for a handle whose request_id is -1.
 	 */
 	void (*planned)(void *user, KvcPrefetchHandle *handle);
 	void (*done)(void *user, KvcPrefetchHandle *handle);
@@ -127,22 +132,22 @@ struct KvcPrefetchHandle {
 };
 
 /*
- * Submits a prefetch task (transfer full): L1 is probed for all keys at once, hits are read-locked, the
- * rest is looked up in L2 and the unbroken run from the first key is loaded. Never blocks. Callbacks may
- * run before this returns; they get the same handle.
+ * Submits a prefetch task (transfer full): L1 is probed for all keys at once, hits are read-locked,
+ * the rest is looked up in L2 and the unbroken run from the first key is loaded. Never blocks.
+ * Callbacks may run before this returns; they get the same handle.
  */
 KvcPrefetchHandle *kvc_storage_manager_submit_prefetch_task(KvcStorageManager *sm,
 							    const KvcPrefetchParams *params);
 /* Keys of the unbroken run that exist in L1 or L2: the early result. -EAGAIN while looking up. */
 ssize_t kvc_prefetch_handle_get_found(KvcPrefetchHandle *handle);
 /*
- * total = L1 prefix + L2 prefix, read-locked: once for a request with an id (then -ENODATA), always for
- * one with id -1. -EAGAIN while it runs.
+ * total = L1 prefix + L2 prefix, read-locked: once for a request with an id (then -ENODATA), always
+ * for one with id -1. -EAGAIN while it runs.
  */
 ssize_t kvc_storage_manager_query_prefetch_status(KvcStorageManager *sm, KvcPrefetchHandle *handle);
 /*
- * Moves the read lock of key I out of the handle: the object, to be given back with finish_read, or NULL
- * (not loaded, not locked, taken already). After done, or any time for a key that has arrived.
+ * Moves the read lock of key I out of the handle: the object, to be given back with finish_read, or
+ * NULL (not loaded, not locked, taken already). After done, or any time for a key that has arrived.
  */
 KvcL1Object *kvc_prefetch_handle_take_object(KvcPrefetchHandle *handle, size_t i);
 /* Begins the loads of a held request. Never blocks; a second call does nothing. */
@@ -150,9 +155,9 @@ void kvc_prefetch_handle_start(KvcPrefetchHandle *handle);
 /* Forbids loads that have not begun; what is loaded stays locked. */
 void kvc_prefetch_handle_cancel(KvcPrefetchHandle *handle);
 /*
- * Gives the handle back: loads not begun are cancelled, every lock it still holds is released (soon, in
- * the controller's thread). Never blocks. A callback that is running or about to run may still be
- * called: USER must stay alive until the user_free given here was called (may be NULL).
+ * Gives the handle back: loads not begun are cancelled, every lock it still holds is released
+ * (soon, in the controller's thread). Never blocks. A callback that is running or about to run may
+ * still be called: USER must stay alive until the user_free given here was called (may be NULL).
  */
 void kvc_prefetch_handle_drop(KvcPrefetchHandle *handle, void (*user_free)(void *user));
 
@@ -176,8 +181,9 @@ typedef struct KvcListEntry {
 } KvcListEntry;
 
 /*
- * Up to MAX known keys of SCOPE with sequence > AFTER and a space in SPACES (bit 1 << space), in order.
- * Returns how many. AFTER 0 begins; sequences are stable while entries come and go. From memory.
+ * Up to MAX known keys of SCOPE with sequence > AFTER and a space in SPACES (bit 1 << space), in
+ * order. Returns how many. AFTER 0 begins; sequences are stable while entries come and go. From
+ * memory.
  */
 size_t kvc_storage_manager_list(KvcStorageManager *sm,
 				KvcKeyScope *scope,
@@ -190,17 +196,18 @@ size_t kvc_storage_manager_list(KvcStorageManager *sm,
 GPtrArray *kvc_storage_manager_list_scopes(KvcStorageManager *sm);
 
 /*
- * Deletes KEY from every tier: gone from the index at once, L2 deletions follow in the background and
- * hide the key until confirmed. Readers keep what they hold. 0 or -ENOENT.
+ * Deletes KEY from every tier: gone from the index at once, L2 deletions follow in the background
+ * and hide the key until confirmed. Readers keep what they hold. 0 or -ENOENT.
  */
 int kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key);
-/* Drops KEY from L1 if a copy is in L2: 0; -EBUSY (locked, dirty or filling), -ENOENT (not in L1). */
+/* Drops KEY from L1 if a copy is in L2: 0; -EBUSY (locked, dirty or filling), -ENOENT (not in L1).
+ */
 int kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key);
 
 /*
- * Calls DONE(user, 0) once KEY is stored in L2 or needs no store, DONE(user, -EIO) when every target
- * failed, -ENOENT when it is not known. Possibly before this returns. "Store first". DONE may run in
- * the StoreController's thread and must not block.
+ * Calls DONE(user, 0) once KEY is stored in L2 or needs no store, DONE(user, -EIO) when every
+ * target failed, -ENOENT when it is not known. Possibly before this returns. "Store first". DONE
+ * may run in the StoreController's thread and must not block.
  */
 void kvc_storage_manager_flush(KvcStorageManager *sm,
 			       KvcObjectKey *key,
@@ -210,6 +217,8 @@ void kvc_storage_manager_flush(KvcStorageManager *sm,
 int kvc_storage_manager_drain(KvcStorageManager *sm, int64_t timeout_ns);
 /* Waits until the background listing of every adapter ended: 0 or -ETIMEDOUT. Blocks. */
 int kvc_storage_manager_wait_listed(KvcStorageManager *sm, int64_t timeout_ns);
+/* Is more than half of L1 on its way to L2? Then writers ought to be slowed. From memory. */
+bool kvc_storage_manager_is_half_dirty(KvcStorageManager *sm);
 bool kvc_storage_manager_has_l2(KvcStorageManager *sm);
 /* Is any adapter shared, i.e. worth asking about keys that no index knows? */
 bool kvc_storage_manager_has_shared_l2(KvcStorageManager *sm);

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * A thread is seen in the middle of its exit only by chance, but a process that nobody has waited for
+ * yet shows the same flags and exit code.
+ */
+
+#include "fs/writer-exit.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void
+test_running_thread_has_closed(void **state)
+{
+	(void)state;
+	assert_int_equal(kvcfs_writer_exit_look(getpid()), KVCFS_WRITER_CLOSED);
+	assert_int_equal(kvcfs_writer_exit_look(gettid()), KVCFS_WRITER_CLOSED);
+	assert_int_equal(kvcfs_writer_exit_look(getppid()), KVCFS_WRITER_CLOSED);
+}
+
+static void *
+look_at_myself(void *user)
+{
+	*(KvcfsWriterExit *)user = kvcfs_writer_exit_look(gettid());
+	return NULL;
+}
+
+static void
+test_other_thread_has_closed(void **state)
+{
+	pthread_t thread;
+	KvcfsWriterExit seen = KVCFS_WRITER_UNKNOWN;
+	(void)state;
+	assert_int_equal(pthread_create(&thread, NULL, look_at_myself, &seen), 0);
+	pthread_join(thread, NULL);
+	assert_int_equal(seen, KVCFS_WRITER_CLOSED);
+}
+
+static void
+test_pid_zero_is_unknown(void **state)
+{
+	(void)state;
+	assert_int_equal(kvcfs_writer_exit_look(0), KVCFS_WRITER_UNKNOWN);
+}
+
+/* A child that ends by SIGNUM, or with the exit code CODE; not waited for yet. */
+static pid_t
+make_ended_child(int signum, int code)
+{
+	siginfo_t info;
+	struct rlimit no_core = {0, 0};
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		setrlimit(RLIMIT_CORE, &no_core);
+		if (signum) {
+			signal(signum, SIG_DFL);
+			raise(signum);
+		}
+		_exit(code);
+	}
+	assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+	return pid;
+}
+
+static KvcfsWriterExit
+look_and_reap(pid_t pid)
+{
+	int status;
+	KvcfsWriterExit seen = kvcfs_writer_exit_look(pid);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	return seen;
+}
+
+static void
+test_dead_pid_is_unknown(void **state)
+{
+	(void)state;
+	pid_t pid = make_ended_child(0, 0);
+	look_and_reap(pid);
+	assert_int_equal(kvcfs_writer_exit_look(pid), KVCFS_WRITER_UNKNOWN);
+}
+
+static void
+test_ended_by_a_signal_is_killed(void **state)
+{
+	static const int signals[] = {SIGKILL, SIGTERM, SIGHUP, SIGSEGV};
+	(void)state;
+	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+		assert_int_equal(look_and_reap(make_ended_child(signals[i], 0)),
+				 KVCFS_WRITER_KILLED);
+}
+
+/* The exit code of exit(9) is 9 << 8 there: no signal. */
+static void
+test_ended_by_exit_has_closed(void **state)
+{
+	static const int codes[] = {0, 1, 9, 127, 255};
+	(void)state;
+	for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+		assert_int_equal(look_and_reap(make_ended_child(0, codes[i])), KVCFS_WRITER_CLOSED);
+}
+
+/* Field 2 of the line is the name, which may look like the rest of it. */
+static void
+test_name_with_brackets_and_spaces(void **state)
+{
+	static const char *const names[] = {"a) R 1 2 3 4 5", ") (", "   ", "((((((((((", "x)"};
+	char before[16];
+	(void)state;
+	prctl(PR_GET_NAME, before);
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		prctl(PR_SET_NAME, names[i]);
+		KvcfsWriterExit running = kvcfs_writer_exit_look(getpid());
+		/* The child inherits the name. */
+		pid_t killed = make_ended_child(SIGKILL, 0), exited = make_ended_child(0, 9);
+		prctl(PR_SET_NAME, before);
+		assert_int_equal(running, KVCFS_WRITER_CLOSED);
+		assert_int_equal(look_and_reap(killed), KVCFS_WRITER_KILLED);
+		assert_int_equal(look_and_reap(exited), KVCFS_WRITER_CLOSED);
+	}
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_running_thread_has_closed),
+		cmocka_unit_test(test_other_thread_has_closed),
+		cmocka_unit_test(test_pid_zero_is_unknown),
+		cmocka_unit_test(test_dead_pid_is_unknown),
+		cmocka_unit_test(test_ended_by_a_signal_is_killed),
+		cmocka_unit_test(test_ended_by_exit_has_closed),
+		cmocka_unit_test(test_name_with_brackets_and_spaces),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
