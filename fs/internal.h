@@ -219,12 +219,19 @@ GPtrArray *kvcfs_tree_ranks_below(KvcfsInode *inode);
  * control.c. */
 KvcfsInode *kvcfs_tree_resolve(Kvcfs *fs, const char *const *components, size_t n);
 
-/* ---- staging.c: from CREATE to the commit --------------------------------------------------- */
+/* ---- commit-wait.c: names whose writer has closed -------------------------------------------- */
 
 typedef struct KvcfsClosing {
 	unsigned count;
 	int64_t flushed_ns;
 } KvcfsClosing;
+
+/* A writer of KEY has flushed (IS_NEW: for the first time). kvcfs_closing_end_locked() undoes one.
+ */
+void kvcfs_closing_begin_locked(Kvcfs *fs, KvcObjectKey *key, bool is_new);
+void kvcfs_closing_end_locked(Kvcfs *fs, const KvcObjectKey *key);
+/* A writer of KEY committed or gave up: wakes who waits for it. Without locks. */
+void kvcfs_commit_wake(Kvcfs *fs, const KvcObjectKey *key);
 
 /* How long the name of a flushed writer is waited for. */
 #define KVCFS_COMMIT_WAIT_NS (50 * INT64_C(1000000))
@@ -241,6 +248,8 @@ void kvcfs_wait_for_commit(Kvcfs *fs,
 			   KvcKeyScope *scope,
 			   void (*answer)(fuse_req_t req, KvcfsWake why, void *user),
 			   void *user);
+
+/* ---- staging.c: from CREATE to the commit --------------------------------------------------- */
 
 /*
  * A new file in DIR (RANK or PREFIX) with a reservation: 0 and *OUT (transfer full, one writer), or
@@ -381,6 +390,10 @@ void kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file);
 int kvcfs_prefix_append_lines(KvcfsInode *prefix, const char *text, size_t len);
 /* Replaces the chain by LINES as a whole: 0 or -EINVAL. */
 int kvcfs_prefix_replace(KvcfsInode *prefix, const char *text, size_t len);
+/* It has changed and stays in memory until saved. true: the timer has to be armed, without the
+ * lock. */
+bool kvcfs_prefix_mark_dirty_locked(KvcfsInode *prefix);
+void kvcfs_prefix_arm_save_timer(Kvcfs *fs);
 /* Writes the chain to L1 (and so to L2) if it changed: 0 or -errno. */
 int kvcfs_prefix_save(KvcfsInode *prefix);
 void kvcfs_prefix_save_all(Kvcfs *fs);

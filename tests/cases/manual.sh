@@ -85,7 +85,6 @@ while read -r adapter; do
 	arguments+=(--l2-adapter "${specs[$adapter]}")
 done < <(help_part "L2 adapters" | awk '/^  [^ ]/ && $1 != "every" { print $1 }')
 start_bare "${arguments[@]}"
-same "control files" "$(ls "$MNT/.kvcache")" "$(section "$commands" "CONTROL FILES" | terms)"
 
 # Lines that come only after a failure: the directory of fs is gone. (mock has the object then.)
 mkdir -p "$RANK"
@@ -96,9 +95,13 @@ has_line() {
 }
 wait_until 20 "a store fails" has_line l2.0.last_error
 wait_until 20 "its object is not dirty any more" status_is l1_dirty_objects 0
-
-section "$lines" STATUS | terms >"$WORK/status.manual"
 awk '{ print $1 }' "$MNT/.kvcache/status" >"$WORK/status"
+awk '{ print $1 }' "$MNT/.kvcache/stats" >"$WORK/stats"
+controls=$(ls "$MNT/.kvcache")
+stop_fs
+
+same "control files" "$controls" "$(section "$commands" "CONTROL FILES" | terms)"
+section "$lines" STATUS | terms >"$WORK/status.manual"
 same "status" "$(grep -v '^l2\.' "$WORK/status")" "$(grep -v '^Of ' "$WORK/status.manual")"
 every=$(sed -n 's/^Of every adapter //p' "$WORK/status.manual")
 for i in "${!mounted[@]}"; do
@@ -109,11 +112,9 @@ while read -r _ _ _ _ _ adapter _; do
 	[[ -n ${specs[$adapter]:-} ]] || fail "kvcachefs-stats(7) has lines of an adapter $adapter"
 done < <(grep '^Of an adapter of type ' "$WORK/status.manual")
 
-awk '{ print $1 }' "$MNT/.kvcache/stats" >"$WORK/stats"
 section "$lines" STATS | terms >"$WORK/stats.manual"
 same "stats of the engine" "$(grep -v '^mount_' "$WORK/stats")" "$(sed -n 's/^Of the engine //p' "$WORK/stats.manual")"
 same "stats of the mount" "$(grep '^mount_' "$WORK/stats")" "$(sed -n 's/^Of the mount //p' "$WORK/stats.manual")"
-stop_fs
 
 # ---- The example -----------------------------------------------------------------------------
 

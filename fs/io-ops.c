@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * What is done with an open file, READ to RELEASE. Passed-through reads and writes never get here.
+ * Only FSYNC waits for L2, bounded and interruptible.
+ */
+
+#include "fs/internal.h"
+#include "fs/prefix-chain.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* ---- READ and WRITE (direct mode, texts, control files) ------------------------------------ */
+
+static void
+reply_text(fuse_req_t req, const GString *text, size_t size, off_t off)
+{
+	size_t start = MIN((size_t)off, text->len);
+	fuse_reply_buf(req, text->str + start, MIN(size, text->len - start));
+}
+
+/* From the mapping of the file: one copy, by the kernel. */
+static void
+reply_mapped(fuse_req_t req, int fd, size_t size, off_t off)
+{
+	struct stat st;
+	if (fstat(fd, &st) != 0) {
+		fuse_reply_err(req, errno);
+		return;
+	}
+	if (off >= st.st_size || size == 0) {
+		fuse_reply_buf(req, NULL, 0);
+		return;
+	}
+	size = MIN(size, (size_t)(st.st_size - off));
+	off_t start = off & ~(off_t)4095;
+	size_t length = (size_t)(off - start) + size;
+	char *data = mmap(NULL, length, PROT_READ, MAP_SHARED, fd, start);
+	if (data == MAP_FAILED) {
+		fuse_reply_err(req, errno);
+		return;
+	}
+	fuse_reply_buf(req, data + (off - start), size);
+	munmap(data, length);
+}
+
+/* A descriptor of the handle's file that stays valid (to be closed), or -1. */
+static int
+dup_file(KvcfsHandle *handle)
+{
+	KvcfsInode *inode = handle->inode;
+	if (handle->object)
+		return fcntl(kvc_l1_object_get_fd(handle->object), F_DUPFD_CLOEXEC, 3);
+	int fd = -1;
+	pthread_mutex_lock(&inode->fs->names);
+	if (inode->staging)
+		fd = kvc_l1_object_get_fd(inode->staging->object);
+	pthread_mutex_lock(&inode->io_lock);
+	if (fd < 0 && inode->commit_lock)
+		fd = kvc_l1_object_get_fd(inode->commit_lock);
+	pthread_mutex_unlock(&inode->io_lock);
+	if (fd >= 0)
+		fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	pthread_mutex_unlock(&inode->fs->names);
+	return fd;
+}
+
+void
+kvcfs_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	KvcfsHandle *handle = kvcfs_handle_of(fi);
+	if (handle->kind == KVCFS_HANDLE_TEXT) {
+		reply_text(req, handle->text, size, off);
+		return;
+	}
+	if (handle->kind == KVCFS_HANDLE_KEYS_WRITE) {
+		GString *text = kvcfs_prefix_text(handle->inode->parent);
+		reply_text(req, text, size, off);
+		g_string_free(text, TRUE);
+		return;
+	}
+	int fd = dup_file(handle);
+	if (fd < 0) {
+		fuse_reply_err(req, EBADF);
+		return;
+	}
+	reply_mapped(req, fd, size, off);
+	close(fd);
+}
+
+static ssize_t
+write_fully(int fd, const char *data, size_t size, off_t off)
+{
+	size_t done = 0;
+	while (done < size) {
+		ssize_t n = pwrite(fd, data + done, size - done, off + (off_t)done);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -ENOSPC;
+		done += (size_t)n;
+	}
+	return (ssize_t)done;
+}
+
+/* Direct mode: the daemon sees the write, makes room for it, and fails it exactly. */
+static ssize_t
+write_staging(KvcfsHandle *handle, const char *data, size_t size, off_t off)
+{
+	KvcfsInode *inode = handle->inode;
+	ssize_t n = kvcfs_staging_reserve(inode, (uint64_t)off + size);
+	if (n == 0) {
+		int fd = dup_file(handle);
+		n = fd < 0 ? -EBADF : write_fully(fd, data, size, off);
+		if (fd >= 0)
+			close(fd);
+	}
+	if (n < 0) {
+		pthread_mutex_lock(&inode->fs->names);
+		if (inode->staging)
+			inode->staging->was_memory_full = true;
+		pthread_mutex_unlock(&inode->fs->names);
+	}
+	return n;
+}
+
+/* Lines are taken as they become complete; a line that cannot become a hash fails its write. */
+static ssize_t
+write_keys(KvcfsHandle *handle, const char *data, size_t size, off_t off, bool is_append)
+{
+	KvcfsInode *prefix = handle->inode->parent;
+	if (!is_append && (uint64_t)off != handle->write_offset)
+		return -EINVAL;
+	g_autoptr(GString) text = g_string_new_len(handle->text->str, (gssize)handle->text->len);
+	g_string_append_len(text, data, (gssize)size);
+	const char *newline = memrchr(text->str, '\n', text->len);
+	size_t complete = newline ? (size_t)(newline - text->str) + 1 : 0;
+	if (!kvcfs_chain_are_lines(text->str, complete) ||
+	    text->len - complete > 2 * KVC_CHUNK_HASH_MAX_BYTES)
+		return -EINVAL;
+	kvcfs_prefix_append_lines(prefix, text->str, complete);
+	g_string_assign(handle->text, "");
+	g_string_append_len(handle->text, text->str + complete, (gssize)(text->len - complete));
+	handle->write_offset += size;
+	return (ssize_t)size;
+}
+
+void
+kvcfs_op_write(fuse_req_t req,
+	       fuse_ino_t ino,
+	       const char *data,
+	       size_t size,
+	       off_t off,
+	       struct fuse_file_info *fi)
+{
+	KvcfsHandle *handle = kvcfs_handle_of(fi);
+	ssize_t n = -EBADF;
+	if (handle->kind == KVCFS_HANDLE_CONTROL_WRITE) {
+		kvcfs_control_write(req, handle->inode, data, size);
+		return;
+	}
+	if (handle->kind == KVCFS_HANDLE_KEYS_WRITE)
+		n = write_keys(handle, data, size, off, fi->flags & O_APPEND);
+	else if (handle->kind == KVCFS_HANDLE_WRITE)
+		n = write_staging(handle, data, size, off);
+	if (n < 0)
+		fuse_reply_err(req, (int)-n);
+	else
+		fuse_reply_write(req, (size_t)n);
+}
+
+void
+kvcfs_op_fallocate(fuse_req_t req,
+		   fuse_ino_t ino,
+		   int mode,
+		   off_t offset,
+		   off_t length,
+		   struct fuse_file_info *fi)
+{
+	KvcfsHandle *handle = kvcfs_handle_of(fi);
+	uint64_t end = (uint64_t)offset + (uint64_t)length;
+	int rc = -EBADF;
+	if (mode & ~FALLOC_FL_KEEP_SIZE)
+		rc = -EOPNOTSUPP;
+	else if (handle->kind == KVCFS_HANDLE_WRITE)
+		rc = kvcfs_staging_reserve(handle->inode, end);
+	struct stat st;
+	if (rc == 0 && !(mode & FALLOC_FL_KEEP_SIZE) &&
+	    kvcfs_inode_get_attr(handle->inode, &st) == 0 && (uint64_t)st.st_size < end)
+		rc = kvcfs_staging_set_size(handle->inode, end);
+	fuse_reply_err(req, -rc);
+}
+
+void
+kvcfs_op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi)
+{
+	KvcfsHandle *handle = kvcfs_handle_of(fi);
+	bool has_file = handle->kind == KVCFS_HANDLE_READ || handle->kind == KVCFS_HANDLE_WRITE;
+	int fd = has_file ? dup_file(handle) : -1;
+	if (fd < 0) {
+		fuse_reply_err(req, EINVAL);
+		return;
+	}
+	off_t result = lseek(fd, off, whence);
+	if (result < 0)
+		fuse_reply_err(req, errno);
+	else
+		fuse_reply_lseek(req, result);
+	close(fd);
+}
+
+/* ---- FLUSH, RELEASE, FSYNC ------------------------------------------------------------------ */
+
+/* The last line of .keys may lack its newline. */
+static int
+flush_keys(KvcfsHandle *handle)
+{
+	if (handle->text->len == 0)
+		return 0;
+	int rc = kvcfs_prefix_append_lines(handle->inode->parent, handle->text->str,
+					   handle->text->len);
+	g_string_truncate(handle->text, 0);
+	return rc;
+}
+
+/*
+ * While more than half of L1 is dirty, a writer's close waits for stores to end, at most 1 s:
+ * writers are slowed before they are refused (design.md 4, ENOSPC).
+ */
+#define SLOW_WRITER_NS INT64_C(1000000000)
+#define SLOW_WRITER_STEP_NS INT64_C(5000000)
+
+typedef struct SlowFlush {
+	Kvcfs *fs;
+	int64_t deadline_ns;
+} SlowFlush;
+
+static void
+slow_flush_step(fuse_req_t req, KvcfsWake why, void *user)
+{
+	SlowFlush *slow = user;
+	Kvcfs *fs = slow->fs;
+	int64_t now = kvcfs_now_ns();
+	if (why == KVCFS_WAKE_INTERRUPT || now >= slow->deadline_ns ||
+	    !kvc_storage_manager_is_half_dirty(fs->sm)) {
+		/* Interrupted or not, the file is closed. */
+		fuse_reply_err(req, 0);
+		g_free(slow);
+		return;
+	}
+	kvcfs_pending_release(kvcfs_pending_new(fs->pendings, req, now + SLOW_WRITER_STEP_NS,
+						slow_flush_step, slow));
+}
+
+void
+kvcfs_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	KvcfsHandle *handle = kvcfs_handle_of(fi);
+	Kvcfs *fs = handle->inode->fs;
+	int rc = 0;
+	if (handle->kind == KVCFS_HANDLE_KEYS_WRITE)
+		rc = flush_keys(handle);
+	else if (handle->kind == KVCFS_HANDLE_WRITE)
+		rc = kvcfs_staging_flush(handle->inode, fuse_req_ctx(req)->pid);
+	if (rc < 0 || handle->kind != KVCFS_HANDLE_WRITE ||
+	    !kvc_storage_manager_is_half_dirty(fs->sm)) {
+		fuse_reply_err(req, -rc);
+		return;
+	}
+	kvcfs_count(fs, closes_slowed);
+	SlowFlush *slow = g_new(SlowFlush, 1);
+	*slow = (SlowFlush){fs, kvcfs_now_ns() + SLOW_WRITER_NS};
+	slow_flush_step(req, KVCFS_WAKE_DONE, slow);
+}
+
+void
+kvcfs_op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+	kvcfs_handle_release(kvcfs_handle_of(fi));
+	fuse_reply_err(req, 0);
+}
+
+typedef struct FsyncWait {
+	KvcfsPending *pending;
+	int refs;  /* Atomic: the answer and the flush */
+	int error; /* Atomic */
+} FsyncWait;
+
+static void
+unref_fsync(FsyncWait *wait)
+{
+	if (__atomic_fetch_sub(&wait->refs, 1, __ATOMIC_ACQ_REL) == 1)
+		g_free(wait);
+}
+
+static void
+answer_fsync(fuse_req_t req, KvcfsWake why, void *user)
+{
+	FsyncWait *wait = user;
+	int error = __atomic_load_n(&wait->error, __ATOMIC_ACQUIRE);
+	if (why == KVCFS_WAKE_INTERRUPT)
+		fuse_reply_err(req, EINTR);
+	else if (why == KVCFS_WAKE_TIMEOUT)
+		fuse_reply_err(req, EIO); /* the store goes on */
+	else
+		fuse_reply_err(req, error == -ENOENT ? 0 : -error);
+	unref_fsync(wait);
+}
+
+static void
+fsync_done(void *user, int error)
+{
+	FsyncWait *wait = user;
+	__atomic_store_n(&wait->error, error, __ATOMIC_RELEASE);
+	kvcfs_pending_wake(wait->pending);
+	unref_fsync(wait);
+}
+
+static void
+fsync_key(fuse_req_t req, Kvcfs *fs, KvcObjectKey *key)
+{
+	FsyncWait *wait = g_new0(FsyncWait, 1);
+	g_autoptr(KvcObjectKey) held = kvc_object_key_ref(key);
+	wait->refs = 2;
+	wait->pending = kvcfs_pending_new(
+		fs->pendings, req, kvcfs_now_ns() + fs->config.load_timeout_ns, answer_fsync, wait);
+	kvc_storage_manager_flush(fs->sm, held, fsync_done, wait);
+}
+
+void
+kvcfs_op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
+{
+	KvcfsHandle *handle = kvcfs_handle_of(fi);
+	KvcfsInode *inode = handle->inode;
+	if (handle->object) {
+		fsync_key(req, inode->fs, inode->key);
+	} else if (inode->kind == KVCFS_KEYS) {
+		kvcfs_prefix_save(inode->parent);
+		fsync_key(req, inode->fs, inode->parent->key);
+	} else {
+		/* Not committed: it cannot be durable yet. */
+		fuse_reply_err(req, 0);
+	}
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * A chain as an object of space 2, whose bytes are those of .keys. It is written at most once a
+ * second, at closedir, flush and unmount. A chain that is only in L2 is loaded without anybody
+ * waiting under a directory lock; references added meanwhile come after the loaded ones.
+ */
+
+#include "fs/internal.h"
+#include "fs/prefix-chain.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#define SAVE_DELAY_NS (1000 * INT64_C(1000000))
+
+/* ---- Saving -------------------------------------------------------------------------------- */
+
+static void
+save_timer(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Kvcfs *fs = user;
+	pthread_mutex_lock(&fs->names);
+	fs->is_save_armed = false;
+	pthread_mutex_unlock(&fs->names);
+	/* At the end of the session the chains are saved by others. */
+	if (why == KVCFS_WAKE_TIMEOUT)
+		kvcfs_prefix_save_all(fs);
+}
+
+bool
+kvcfs_prefix_mark_dirty_locked(KvcfsInode *prefix)
+{
+	Kvcfs *fs = prefix->fs;
+	if (!prefix->chain->is_dirty)
+		kvcfs_inode_ref_locked(prefix);
+	prefix->chain->is_dirty = true;
+	bool must_arm = !fs->is_save_armed;
+	fs->is_save_armed = true;
+	return must_arm;
+}
+
+void
+kvcfs_prefix_arm_save_timer(Kvcfs *fs)
+{
+	int64_t at = kvcfs_now_ns() + SAVE_DELAY_NS;
+	kvcfs_pending_release(kvcfs_pending_new(fs->pendings, NULL, at, save_timer, fs));
+}
+
+static int
+write_chain(KvcfsInode *prefix, const GString *text)
+{
+	Kvcfs *fs = prefix->fs;
+	KvcL1Object *object;
+	int rc = kvc_storage_manager_reserve_write(fs->sm, prefix->key, text->len, &object);
+	if (rc < 0)
+		return rc;
+	ssize_t n = pwrite(kvc_l1_object_get_fd(object), text->str, text->len, 0);
+	if (n != (ssize_t)text->len) {
+		rc = n < 0 ? -errno : -ENOSPC;
+		kvc_storage_manager_abort_write(fs->sm, object);
+		return rc;
+	}
+	return kvc_storage_manager_finish_write(fs->sm, object, prefix->key, KVC_FINISH_REPLACE);
+}
+
+int
+kvcfs_prefix_save(KvcfsInode *prefix)
+{
+	Kvcfs *fs = prefix->fs;
+	int rc = 0;
+	pthread_mutex_lock(&fs->save_lock);
+	pthread_mutex_lock(&fs->names);
+	/* Before it is loaded, what was added is not the chain. */
+	bool must_save = prefix->chain->is_dirty && prefix->chain->is_loaded;
+	bool is_gone = prefix->is_unlinked;
+	GString *text = must_save && !is_gone ? kvcfs_chain_text(prefix->chain) : NULL;
+	if (must_save)
+		prefix->chain->is_dirty = false;
+	pthread_mutex_unlock(&fs->names);
+	if (text) {
+		rc = write_chain(prefix, text);
+		g_string_free(text, TRUE);
+	}
+	bool must_arm = false;
+	if (rc < 0) {
+		kvcfs_count(fs, chains_save_failed);
+		pthread_mutex_lock(&fs->names);
+		must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
+		pthread_mutex_unlock(&fs->names);
+	} else if (text) {
+		kvcfs_count(fs, chains_saved);
+	}
+	pthread_mutex_unlock(&fs->save_lock);
+	if (must_arm)
+		kvcfs_prefix_arm_save_timer(fs);
+	if (must_save)
+		kvcfs_inode_unref(prefix, 1);
+	return rc;
+}
+
+void
+kvcfs_prefix_save_all(Kvcfs *fs)
+{
+	g_autoptr(GPtrArray) dirty = g_ptr_array_new();
+	GHashTableIter iter;
+	KvcfsInode *prefix;
+	pthread_mutex_lock(&fs->names);
+	g_hash_table_iter_init(&iter, fs->prefixes);
+	while (g_hash_table_iter_next(&iter, NULL, (void **)&prefix))
+		if (prefix->chain->is_dirty)
+			g_ptr_array_add(dirty, kvcfs_inode_ref_locked(prefix));
+	pthread_mutex_unlock(&fs->names);
+	for (guint i = 0; i < dirty->len; i++) {
+		kvcfs_prefix_save(dirty->pdata[i]);
+		kvcfs_inode_unref(dirty->pdata[i], 1);
+	}
+}
+
+/* ---- Loading ------------------------------------------------------------------------------- */
+
+/* The chain is TEXT, then what was added before it was known; wakes who waits. */
+static void
+install(KvcfsInode *prefix, const char *text, size_t len)
+{
+	Kvcfs *fs = prefix->fs;
+	pthread_mutex_lock(&fs->names);
+	if (!prefix->chain->is_loaded)
+		kvcfs_chain_install_locked(prefix, text, len);
+	pthread_mutex_unlock(&fs->names);
+}
+
+static bool
+install_object(KvcfsInode *prefix, KvcL1Object *object)
+{
+	uint64_t bytes = kvc_l1_object_get_bytes(object);
+	g_autofree char *text = g_malloc(bytes + 1);
+	ssize_t n = pread(kvc_l1_object_get_fd(object), text, bytes, 0);
+	kvc_storage_manager_finish_read(prefix->fs->sm, object);
+	if (n != (ssize_t)bytes)
+		return false;
+	install(prefix, text, bytes);
+	return true;
+}
+
+static void
+end_loading(KvcfsInode *prefix)
+{
+	Kvcfs *fs = prefix->fs;
+	pthread_mutex_lock(&fs->names);
+	prefix->chain->is_loading = false;
+	GPtrArray *waiters = g_steal_pointer(&prefix->chain->load_waiters);
+	pthread_mutex_unlock(&fs->names);
+	if (!waiters)
+		return;
+	for (guint i = 0; i < waiters->len; i++)
+		kvcfs_pending_wake(waiters->pdata[i]);
+	g_ptr_array_unref(waiters);
+}
+
+static bool
+on_loaded(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
+{
+	KvcfsInode *prefix = user;
+	Kvcfs *fs = prefix->fs;
+	KvcL1Object *object =
+		why == KVCFS_WAKE_DONE ? kvc_prefetch_handle_take_object(fetch->handle, 0) : NULL;
+	if (!object || !install_object(prefix, object)) {
+		kvcfs_count(fs, chains_load_failed);
+		/* Every tier says that there is none: what was added is the chain. */
+		if (kvc_storage_manager_stat(fs->sm, prefix->key, NULL) < 0)
+			install(prefix, "", 0);
+	}
+	end_loading(prefix);
+	kvcfs_prefix_save(prefix);
+	kvcfs_inode_unref(prefix, 1);
+	return false;
+}
+
+static void
+start_loading(KvcfsInode *prefix)
+{
+	Kvcfs *fs = prefix->fs;
+	pthread_mutex_lock(&fs->names);
+	bool must_start = !prefix->chain->is_loading && !prefix->chain->is_loaded;
+	if (must_start) {
+		prefix->chain->is_loading = true;
+		kvcfs_inode_ref_locked(prefix);
+	}
+	pthread_mutex_unlock(&fs->names);
+	if (!must_start)
+		return;
+	int64_t timeout = fs->config.load_timeout_ns;
+	KvcPrefetchParams params = {
+		.keys = &prefix->key,
+		.n_keys = 1,
+		.flags = KVC_PREFETCH_URGENT,
+		.timeout_ns = timeout,
+	};
+	kvcfs_fetch_start(fs, NULL, &params, false, kvcfs_now_ns() + timeout, on_loaded, prefix);
+}
+
+bool
+kvcfs_prefix_is_loaded(KvcfsInode *prefix)
+{
+	Kvcfs *fs = prefix->fs;
+	KvcL1Object *object;
+	pthread_mutex_lock(&fs->names);
+	bool is_loaded = prefix->chain->is_loaded;
+	pthread_mutex_unlock(&fs->names);
+	if (is_loaded)
+		return true;
+	if (kvc_storage_manager_reserve_read(fs->sm, prefix->key, &object) == 0)
+		return install_object(prefix, object);
+	start_loading(prefix);
+	return false;
+}
+
+void
+kvcfs_prefix_wait(KvcfsInode *prefix,
+		  fuse_req_t req,
+		  int64_t deadline_ns,
+		  void (*answer)(fuse_req_t req, KvcfsWake why, void *user),
+		  void *user)
+{
+	Kvcfs *fs = prefix->fs;
+	/* Once it is answered the caller's reference may be gone. */
+	kvcfs_inode_ref(prefix);
+	KvcfsPending *pending = kvcfs_pending_new(fs->pendings, req, deadline_ns, answer, user);
+	pthread_mutex_lock(&fs->names);
+	bool waits = prefix->chain->is_loading;
+	if (waits) {
+		if (!prefix->chain->load_waiters)
+			prefix->chain->load_waiters = g_ptr_array_new();
+		g_ptr_array_add(prefix->chain->load_waiters, pending);
+	}
+	pthread_mutex_unlock(&fs->names);
+	if (!waits)
+		kvcfs_pending_wake(pending);
+	kvcfs_inode_unref(prefix, 1);
+}
