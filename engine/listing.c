@@ -45,7 +45,7 @@ listing_thread(void *data)
 			  g_strerror((int)-n));
 	}
 	kvc_mutex_lock(&sm->lock);
-	listing->error = n < 0 ? (int)n : 0;
+	__atomic_store_n(&listing->error, n < 0 ? (int)n : 0, __ATOMIC_RELAXED);
 	listing->is_done = true;
 	pthread_cond_broadcast(&sm->listed);
 	kvc_mutex_unlock(&sm->lock);

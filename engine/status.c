@@ -58,7 +58,7 @@ judge_adapter(KvcStorageManager *sm, size_t i, Report *r)
 	r->is_failed = false;
 	slot->adapter->ops->describe(slot->adapter, adapter_health, r);
 	if (__atomic_load_n(&slot->store_failures, __ATOMIC_RELAXED) > 0 ||
-	    sm->listings[i].error < 0)
+	    __atomic_load_n(&sm->listings[i].error, __ATOMIC_RELAXED) < 0)
 		r->is_ok = false;
 }
 
@@ -111,8 +111,8 @@ report_adapter(KvcStorageManager *sm, size_t i, Report *r)
 	adapter_line(r, "stores_failed", failed);
 	kvc_mutex_lock(&sm->lock);
 	bool done = listing->is_done;
-	int error = listing->error;
 	kvc_mutex_unlock(&sm->lock);
+	int error = __atomic_load_n(&listing->error, __ATOMIC_RELAXED);
 	g_autofree char *count =
 		g_strdup_printf("%" PRIu64, __atomic_load_n(&listing->count, __ATOMIC_RELAXED));
 	adapter_line(r, "listed", error ? g_strerror(-error) : done ? "yes" : count);

@@ -17,7 +17,7 @@ typedef struct KvcListing {
 	pthread_t thread;
 	bool is_running;
 	bool is_done;	/* Protected by the manager's lock */
-	int error;	/* the same; 0 or -errno */
+	int error;	/* Atomic: 0 or -errno, once done */
 	uint64_t count; /* Atomic: keys so far */
 } KvcListing;
 

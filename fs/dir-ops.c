@@ -61,7 +61,7 @@ start_loads(fuse_req_t req, KvcfsWake why, void *user)
 	Kvcfs *fs = timer->fs;
 	pthread_mutex_lock(&fs->names);
 	if (g_ptr_array_remove_fast(fs->held_dirs, timer->handle))
-		kvc_prefetch_handle_start(timer->handle->fetch->handle);
+		kvc_prefetch_handle_start(kvcfs_fetch_handle(timer->handle->fetch));
 	pthread_mutex_unlock(&fs->names);
 	g_free(timer);
 }
@@ -86,7 +86,9 @@ after_plan(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 		opendir_fail(open, EINTR);
 		return false;
 	}
-	ssize_t found = why == KVCFS_WAKE_DONE ? kvc_prefetch_handle_get_found(fetch->handle) : -1;
+	ssize_t found = why == KVCFS_WAKE_DONE
+				? kvc_prefetch_handle_get_found(kvcfs_fetch_handle(fetch))
+				: -1;
 	handle->n_found = found >= 0 ? (size_t)found : count_known(fs, handle->keys);
 	bool is_kept = why == KVCFS_WAKE_DONE;
 	if (is_kept) {

@@ -22,7 +22,7 @@ kvcfs_fetch_drop(KvcfsFetch *fetch)
 {
 	if (__atomic_fetch_sub(&fetch->refs, 1, __ATOMIC_ACQ_REL) != 1)
 		return;
-	kvc_prefetch_handle_drop(fetch->handle, free_fetch);
+	kvc_prefetch_handle_drop(kvcfs_fetch_handle(fetch), free_fetch);
 }
 
 static void
@@ -42,9 +42,10 @@ static void
 on_event(void *user, KvcPrefetchHandle *handle)
 {
 	KvcfsFetch *fetch = user;
+	if (__atomic_exchange_n(&fetch->is_woken, 1, __ATOMIC_ACQ_REL))
+		return;
 	__atomic_store_n(&fetch->handle, handle, __ATOMIC_RELEASE);
-	if (!__atomic_exchange_n(&fetch->is_woken, 1, __ATOMIC_ACQ_REL))
-		kvcfs_pending_wake(fetch->pending);
+	kvcfs_pending_wake(fetch->pending);
 }
 
 void

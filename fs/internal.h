@@ -354,6 +354,12 @@ void kvcfs_fetch_start(Kvcfs *fs,
 		       bool (*answer)(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user),
 		       void *user);
 void kvcfs_fetch_drop(KvcfsFetch *fetch);
+/* NULL only while the submit runs. */
+static inline KvcPrefetchHandle *
+kvcfs_fetch_handle(const KvcfsFetch *fetch)
+{
+	return __atomic_load_n(&fetch->handle, __ATOMIC_ACQUIRE);
+}
 
 /* ---- prefix-dir.c ---------------------------------------------------------------------------- */
 

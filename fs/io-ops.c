@@ -2,7 +2,7 @@
 
 /*
  * What is done with an open file, READ to RELEASE. Passed-through reads and writes never get here.
- * Only FSYNC waits for L2, bounded and interruptible.
+ * Only FSYNC waits for L2 and a close for room, both bounded and interruptible.
  */
 
 #include "fs/internal.h"

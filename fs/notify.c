@@ -12,11 +12,13 @@
 
 struct KvcfsNotifier {
 	Kvcfs *fs;
-	GAsyncQueue *queue; /* of KvcObjectKey; the end mark stops */
 	pthread_t thread;
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	/* Protected by lock. */
+	GQueue keys; /* of KvcObjectKey (owned): lost, the kernel does not know yet */
+	bool is_stopping;
 };
-
-static int end_mark;
 
 typedef struct Entry {
 	KvcfsInode *dir; /* owned reference */
@@ -69,18 +71,29 @@ forget_key(Kvcfs *fs, KvcObjectKey *key)
 	}
 }
 
+/* The next key (transfer full), or NULL: the end. */
+static KvcObjectKey *
+wait_for_key(KvcfsNotifier *notifier)
+{
+	KvcObjectKey *key = NULL;
+	pthread_mutex_lock(&notifier->lock);
+	while (!notifier->is_stopping && !(key = g_queue_pop_head(&notifier->keys)))
+		pthread_cond_wait(&notifier->wake, &notifier->lock);
+	pthread_mutex_unlock(&notifier->lock);
+	return key;
+}
+
 static void *
 notify_thread(void *data)
 {
 	KvcfsNotifier *notifier = data;
+	KvcObjectKey *key;
 	pthread_setname_np(pthread_self(), "kvcfs-notify");
-	for (;;) {
-		void *item = g_async_queue_pop(notifier->queue);
-		if (item == &end_mark)
-			return NULL;
-		forget_key(notifier->fs, item);
-		kvc_object_key_unref(item);
+	while ((key = wait_for_key(notifier))) {
+		forget_key(notifier->fs, key);
+		kvc_object_key_unref(key);
 	}
+	return NULL;
 }
 
 KvcfsNotifier *
@@ -88,7 +101,8 @@ kvcfs_notifier_new(Kvcfs *fs)
 {
 	KvcfsNotifier *notifier = g_new0(KvcfsNotifier, 1);
 	notifier->fs = fs;
-	notifier->queue = g_async_queue_new();
+	pthread_mutex_init(&notifier->lock, NULL);
+	pthread_cond_init(&notifier->wake, NULL);
 	if (pthread_create(&notifier->thread, NULL, notify_thread, notifier) != 0)
 		g_error("cannot start a thread");
 	return notifier;
@@ -97,18 +111,22 @@ kvcfs_notifier_new(Kvcfs *fs)
 void
 kvcfs_notifier_free(KvcfsNotifier *notifier)
 {
-	void *item;
-	g_async_queue_push_front(notifier->queue, &end_mark);
+	pthread_mutex_lock(&notifier->lock);
+	notifier->is_stopping = true;
+	pthread_cond_signal(&notifier->wake);
+	pthread_mutex_unlock(&notifier->lock);
 	pthread_join(notifier->thread, NULL);
-	while ((item = g_async_queue_try_pop(notifier->queue)))
-		if (item != &end_mark)
-			kvc_object_key_unref(item);
-	g_async_queue_unref(notifier->queue);
+	g_queue_clear_full(&notifier->keys, (GDestroyNotify)kvc_object_key_unref);
+	pthread_cond_destroy(&notifier->wake);
+	pthread_mutex_destroy(&notifier->lock);
 	g_free(notifier);
 }
 
 void
 kvcfs_notifier_key_lost(KvcfsNotifier *notifier, KvcObjectKey *key)
 {
-	g_async_queue_push(notifier->queue, kvc_object_key_ref(key));
+	pthread_mutex_lock(&notifier->lock);
+	g_queue_push_tail(&notifier->keys, kvc_object_key_ref(key));
+	pthread_cond_signal(&notifier->wake);
+	pthread_mutex_unlock(&notifier->lock);
 }

@@ -190,7 +190,7 @@ cancel_loads_locked(KvcfsInode *prefix)
 	for (guint i = 0; i < open->len; i++) {
 		KvcfsHandle *handle = open->pdata[i];
 		if (handle->inode == prefix && handle->fetch)
-			kvc_prefetch_handle_cancel(handle->fetch->handle);
+			kvc_prefetch_handle_cancel(kvcfs_fetch_handle(handle->fetch));
 	}
 }
 
@@ -241,7 +241,7 @@ kvcfs_prefix_start_loads(Kvcfs *fs, const KvcObjectKey *key)
 			i++;
 			continue;
 		}
-		kvc_prefetch_handle_start(handle->fetch->handle);
+		kvc_prefetch_handle_start(kvcfs_fetch_handle(handle->fetch));
 		g_ptr_array_remove_index_fast(fs->held_dirs, i);
 	}
 	pthread_mutex_unlock(&fs->names);

@@ -164,7 +164,9 @@ on_loaded(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 	KvcfsInode *prefix = user;
 	Kvcfs *fs = prefix->fs;
 	KvcL1Object *object =
-		why == KVCFS_WAKE_DONE ? kvc_prefetch_handle_take_object(fetch->handle, 0) : NULL;
+		why == KVCFS_WAKE_DONE
+			? kvc_prefetch_handle_take_object(kvcfs_fetch_handle(fetch), 0)
+			: NULL;
 	if (!object || !install_object(prefix, object)) {
 		kvcfs_count(fs, chains_load_failed);
 		/* Every tier says that there is none: what was added is the chain. */
