@@ -63,8 +63,11 @@ static void
 on_store_ended(KvcL1ManagerListener *l, KvcL1Object *object)
 {
 	KvcEvictionController *c = (KvcEvictionController *)l;
-	if (object->is_unreplicated)
-		c->policy->created(c->state, object->key, object->charged_bytes, KVC_EVICTION_LAST);
+	if (object->is_unreplicated == object->is_last_to_go)
+		return;
+	object->is_last_to_go = object->is_unreplicated;
+	c->policy->created(c->state, object->key, object->charged_bytes,
+			   object->is_unreplicated ? KVC_EVICTION_LAST : KVC_EVICTION_NORMAL);
 }
 
 static void
@@ -109,10 +112,24 @@ evict(KvcEvictionController *c,
 	return progress;
 }
 
+static uint64_t
+lacking(uint64_t wanted, uint64_t used, uint64_t limit)
+{
+	return used + wanted > limit ? used + wanted - limit : 0;
+}
+
+/* Just what is lacking: the rest may be the only copy. */
 static bool
 make_room(void *user, uint64_t bytes, unsigned files)
 {
-	return evict(user, bytes, files, is_evictable);
+	KvcEvictionController *c = user;
+	uint64_t lacking_bytes =
+		lacking(bytes, kvc_l1_memory_used(c->memory), kvc_l1_memory_capacity(c->memory));
+	uint64_t lacking_files = lacking(files, kvc_l1_memory_files(c->memory),
+					 kvc_l1_memory_files_limit(c->memory));
+	if (lacking_bytes == 0 && lacking_files == 0)
+		return true;
+	return evict(c, lacking_bytes, lacking_files, is_evictable);
 }
 
 static void *

@@ -113,6 +113,27 @@ kvc_l1_manager_set_tracks_dirty(KvcL1Manager *m, bool tracks_dirty)
 	m->tracks_dirty = tracks_dirty;
 }
 
+/* Nobody holds or fills it, and L2 has it or never will. */
+static bool
+is_free_locked(const KvcL1Object *object)
+{
+	return object->state == KVC_L1_RESIDENT && object->read_locks == 0 && !object->is_dirty;
+}
+
+/* After every change that is_free_locked() looks at. */
+static void
+recount_free_locked(KvcL1Manager *m, KvcL1Object *object)
+{
+	bool is_free = is_free_locked(object);
+	if (is_free == object->is_counted_free)
+		return;
+	object->is_counted_free = is_free;
+	if (is_free)
+		count_add(m, free_bytes, object->charged_bytes);
+	else
+		count_sub(m, free_bytes, object->charged_bytes);
+}
+
 /* ---- Read locks ---------------------------------------------------------------------------- */
 
 static void
@@ -122,6 +143,7 @@ lock_read_locked(KvcL1Manager *m, KvcL1Object *object, unsigned n)
 		count_add(m, locked_bytes, object->charged_bytes);
 	object->read_locks += n;
 	count_add(m, read_locks, n);
+	recount_free_locked(m, object);
 	__atomic_fetch_add(&object->refs, (int)n, __ATOMIC_RELAXED);
 }
 
@@ -166,6 +188,7 @@ kvc_l1_manager_finish_read(KvcL1Manager *m, KvcL1Object *object, unsigned read_l
 	count_sub(m, read_locks, read_locks);
 	if (object->read_locks == 0)
 		count_sub(m, locked_bytes, object->charged_bytes);
+	recount_free_locked(m, object);
 	notify(m, on_read_finished, object);
 	kvc_mutex_unlock(&shard->lock);
 	for (unsigned i = 0; i < read_locks; i++)
@@ -175,16 +198,26 @@ kvc_l1_manager_finish_read(KvcL1Manager *m, KvcL1Object *object, unsigned read_l
 
 /* ---- Reservations -------------------------------------------------------------------------- */
 
+/* Could evicting everything that is free make room for BYTES? If not, nothing is evicted. */
+static bool
+can_make_room(KvcL1Manager *m, uint64_t bytes)
+{
+	uint64_t capacity = kvc_l1_memory_capacity(m->memory);
+	uint64_t used = kvc_l1_memory_used(m->memory);
+	uint64_t free_bytes = __atomic_load_n(&m->counts.free_bytes, __ATOMIC_RELAXED);
+	uint64_t pinned = used - MIN(used, free_bytes);
+	return bytes <= capacity && pinned <= capacity - bytes;
+}
+
 /* Takes the bytes from the budget, evicting synchronously to make room (difference 8). */
 static bool
 charge_or_make_room(KvcL1Manager *m, uint64_t bytes, unsigned files)
 {
-	if (bytes > kvc_l1_memory_capacity(m->memory))
-		return false;
 	for (unsigned try = 0; try < MAKE_ROOM_TRIES; try++) {
 		if (kvc_l1_memory_charge(m->memory, bytes, files))
 			return true;
-		if (!m->make_room || !m->make_room(m->make_room_user, bytes, files))
+		if (!m->make_room || !can_make_room(m, bytes) ||
+		    !m->make_room(m->make_room_user, bytes, files))
 			break;
 	}
 	return kvc_l1_memory_charge(m->memory, bytes, files);
@@ -265,7 +298,8 @@ leave_staging(KvcL1Manager *m, KvcL1Object *object)
 KvcL1Error
 kvc_l1_manager_abort_write(KvcL1Manager *m, KvcL1Object *object)
 {
-	g_assert(object->state == KVC_L1_STAGING);
+	if (object->state != KVC_L1_STAGING)
+		return KVC_L1_KEY_IN_WRONG_STATE;
 	leave_staging(m, object);
 	object->state = KVC_L1_DETACHED;
 	kvc_stats_add(m->stats, l1_writes_aborted, 1);
@@ -294,6 +328,7 @@ detach_locked(KvcL1Manager *m, Shard *shard, KvcL1Object *object)
 	g_hash_table_remove(shard->objects, object->key);
 	object->state = KVC_L1_DETACHED;
 	forget_dirty_locked(m, object);
+	recount_free_locked(m, object);
 	count_sub(m, objects, 1);
 	if (object->is_temporary)
 		count_sub(m, temporary_objects, 1);
@@ -312,6 +347,7 @@ attach_locked(KvcL1Manager *m, Shard *shard, KvcL1Object *object, bool dirty)
 		count_add(m, dirty_objects, 1);
 		count_add(m, dirty_bytes, object->charged_bytes);
 	}
+	recount_free_locked(m, object);
 }
 
 /* Trims a staging object to its size; after this its fields are immutable. */
@@ -330,7 +366,8 @@ kvc_l1_manager_finish_write(KvcL1Manager *m,
 			    KvcObjectKey *key,
 			    KvcFinishMode mode)
 {
-	g_assert(object->state == KVC_L1_STAGING);
+	if (object->state != KVC_L1_STAGING)
+		return KVC_L1_KEY_IN_WRONG_STATE;
 	g_assert(!object->key || kvc_object_key_equal(object->key, key));
 	if (seal(m, object, key) < 0) {
 		object->state = KVC_L1_DETACHED;
@@ -364,8 +401,9 @@ kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 					     unsigned read_locks,
 					     KvcL1Object **locked)
 {
-	g_assert(object->state == KVC_L1_STAGING && object->key);
 	*locked = NULL;
+	if (object->state != KVC_L1_STAGING || !object->key)
+		return KVC_L1_KEY_IN_WRONG_STATE;
 	if (seal(m, object, object->key) < 0) {
 		object->state = KVC_L1_DETACHED;
 		kvc_l1_object_unref(object);
@@ -394,10 +432,14 @@ kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 
 /* ---- Removal ------------------------------------------------------------------------------- */
 
+/*
+ * Memory returns with the last reference: what somebody still refers to (a commit on its way to the
+ * StoreController) is not worth evicting yet.
+ */
 static bool
-is_free_locked(const KvcL1Object *object)
+is_evictable_locked(const KvcL1Object *object)
 {
-	return object->read_locks == 0 && !object->is_dirty;
+	return is_free_locked(object) && __atomic_load_n(&object->refs, __ATOMIC_RELAXED) == 1;
 }
 
 static KvcL1Error
@@ -406,7 +448,10 @@ remove_key(KvcL1Manager *m, KvcObjectKey *key, bool force, bool is_eviction)
 	Shard *shard = shard_of(m, key);
 	kvc_mutex_lock(&shard->lock);
 	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
-	if (!object || (!force && !is_free_locked(object))) {
+	bool may_go =
+		object &&
+		(force || (is_eviction ? is_evictable_locked(object) : is_free_locked(object)));
+	if (!may_go) {
 		kvc_mutex_unlock(&shard->lock);
 		return object ? KVC_L1_KEY_IS_LOCKED : KVC_L1_KEY_NOT_EXIST;
 	}
@@ -454,8 +499,8 @@ kvc_l1_manager_is_key_evictable(KvcL1Manager *m, const KvcObjectKey *key, bool w
 	if (pthread_mutex_trylock(&shard->lock.mutex) != 0)
 		return true;
 	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
-	bool evictable =
-		object && is_free_locked(object) && (with_unreplicated || !object->is_unreplicated);
+	bool evictable = object && is_evictable_locked(object) &&
+			 (with_unreplicated || !object->is_unreplicated);
 	pthread_mutex_unlock(&shard->lock.mutex);
 	return evictable;
 }
@@ -481,6 +526,7 @@ kvc_l1_manager_set_clean(KvcL1Manager *m, KvcL1Object *object, bool replicated)
 		object->is_unreplicated = !replicated;
 		if (!replicated)
 			count_add(m, unreplicated_objects, 1);
+		recount_free_locked(m, object);
 		notify(m, on_store_ended, object);
 	}
 	kvc_mutex_unlock(&shard->lock);

@@ -53,6 +53,8 @@ struct KvcL1Object {
 	unsigned read_locks;
 	bool is_dirty;	      /* not replicated yet: not evictable */
 	bool is_unreplicated; /* every target failed: evicted last */
+	bool is_last_to_go;   /* what the eviction policy was told of that */
+	bool is_counted_free; /* in the manager's free_bytes */
 };
 
 /*
@@ -124,7 +126,7 @@ kvc_l1_manager_extend_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes
 /*
  * Commits a staging object (takes the reference): size = what the file has, memory trimmed to it.
  * SUCCESS; KEY_NOT_WRITABLE: FIRST_WINS and the key is resident, ours was dropped;
- * KEY_IN_WRONG_STATE: not staging. Fires on_write_finished.
+ * KEY_IN_WRONG_STATE: not staging (then the reference stays the caller's). Fires on_write_finished.
  */
 KvcL1Error kvc_l1_manager_finish_write(KvcL1Manager *m,
 				       KvcL1Object *object,
@@ -179,6 +181,7 @@ typedef struct KvcL1Counts {
 	uint64_t objects, read_locks, dirty_objects, unreplicated_objects, temporary_objects,
 		staging_objects;
 	uint64_t dirty_bytes, locked_bytes, staging_bytes;
+	uint64_t free_bytes; /* of resident objects that could go at once */
 } KvcL1Counts;
 void kvc_l1_manager_get_counts(KvcL1Manager *m, KvcL1Counts *counts);
 /* Share (0..1) of the resident bytes that lie on huge pages, measured on a sample; -1: nothing

@@ -37,7 +37,8 @@ struct KvcL1Memory {
 uint64_t
 kvc_l1_page_round(uint64_t bytes)
 {
-	return (bytes + 4095) & ~UINT64_C(4095);
+	/* What would overflow is beyond any budget as it is. */
+	return bytes > UINT64_MAX - 4095 ? UINT64_MAX : (bytes + 4095) & ~UINT64_C(4095);
 }
 
 static int

@@ -229,7 +229,7 @@ merge_result(KvcPrefetchRequest *r, size_t adapter)
 		KvcObjectKey *key = r->lookup_keys[j];
 		if (!kvc_bitmap_test(lookup->found, j)) {
 			/* Only what was known before: a store may have ended meanwhile. */
-			if (cell->known & bit)
+			if ((cell->known & bit) && lookup->info[j].mtime_ns != KVC_L2_NOT_ASKED)
 				kvc_key_index_remove(c->context->index, key, bit);
 			continue;
 		}

@@ -163,6 +163,9 @@ void
 kvc_storage_manager_free(KvcStorageManager *sm)
 {
 	kvc_listing_stop(sm);
+	/* First: its thread walks the listeners, and one of them is the store controller's. */
+	if (sm->eviction)
+		kvc_eviction_controller_stop(sm->eviction);
 	if (sm->prefetch) {
 		kvc_prefetch_controller_stop(sm->prefetch);
 		kvc_prefetch_controller_free(sm->prefetch);
@@ -172,8 +175,6 @@ kvc_storage_manager_free(KvcStorageManager *sm)
 		kvc_store_controller_free(sm->store);
 	}
 	close_adapters(sm);
-	if (sm->eviction)
-		kvc_eviction_controller_stop(sm->eviction);
 	if (sm->context.l1)
 		kvc_l1_manager_free(sm->context.l1);
 	if (sm->eviction)

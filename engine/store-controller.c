@@ -251,7 +251,8 @@ kvc_store_controller_new(const KvcControllerContext *context,
 	c->records = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	for (size_t a = 0; a < context->n_adapters; a++)
 		c->tasks[a] = g_hash_table_new(g_int64_hash, g_int64_equal);
-	kvc_l1_manager_register_listener(context->l1, &c->listener);
+	if (context->n_adapters > 0) /* else nothing is ever stored */
+		kvc_l1_manager_register_listener(context->l1, &c->listener);
 	return c;
 }
 

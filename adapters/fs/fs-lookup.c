@@ -36,6 +36,14 @@ fs_find_file(FsAdapter *fs, const KvcObjectKey *key, struct stat *st, int *errnu
 	return rc < 0 ? NULL : g_steal_pointer(&path);
 }
 
+static bool
+is_gone(int errnum)
+{
+	/* A key that has no path here was never stored. */
+	return errnum == ENOENT || errnum == ENOTDIR || errnum == ENOTSUP || errnum == EINVAL ||
+	       errnum == ENAMETOOLONG;
+}
+
 /* The lock is taken before the look: a file that was seen is not deleted any more. */
 static bool
 lookup_and_lock(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info)
@@ -46,6 +54,8 @@ lookup_and_lock(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info)
 	if (!fs_keys_lock(fs, key))
 		return false;
 	g_autofree char *path = fs_find_file(fs, key, &st, &errnum);
+	if (!path && !is_gone(errnum))
+		info->mtime_ns = KVC_L2_NOT_ASKED;
 	if (!path || !S_ISREG(st.st_mode) || fs_keys_is_corrupt(fs, key, &st)) {
 		fs_keys_unlock(fs, key);
 		return false;
@@ -64,14 +74,6 @@ fs_lookup_run(FsWork *work)
 	for (size_t i = 0; i < task->n && !atomic_load(&fs->closing); i++)
 		task->found[i] = lookup_and_lock(fs, task->keys[i], &task->info[i]);
 	fs_task_complete(task);
-}
-
-static bool
-is_gone(int errnum)
-{
-	/* A key that has no path here was never stored. */
-	return errnum == ENOENT || errnum == ENOTDIR || errnum == ENOTSUP || errnum == EINVAL ||
-	       errnum == ENAMETOOLONG;
 }
 
 /* 0: gone; else a positive errno. Also removes the file that an older LMCache wrote beside ours. */

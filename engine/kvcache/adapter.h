@@ -47,6 +47,10 @@ typedef struct KvcL2ObjectInfo {
 	int64_t mtime_ns; /* when it was stored, since the epoch; 0: the store does not know */
 } KvcL2ObjectInfo;
 
+/* In mtime_ns of a key that a lookup did not find: the store could not be asked, it may be there.
+ */
+#define KVC_L2_NOT_ASKED INT64_C(-1)
+
 typedef struct KvcL2StoreResult {
 	KvcL2TaskId task_id;
 	/* Bytes really written (duplicates that were skipped count 0), or -errno: the task failed.

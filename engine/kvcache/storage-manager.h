@@ -30,7 +30,8 @@ typedef struct KvcStorageManagerConfig {
 	unsigned prefetch_max_in_flight;   /* requests; 0: 8 */
 	/*
 	 * Called when the last tier that had KEY lost it (evicted without a copy, vanished from L2,
-	 * deleted). Any thread, no engine lock held that a call back could need; must not block.
+	 * deleted). Any thread, possibly inside engine locks: must only post, never block, and
+	 * never call the engine.
 	 */
 	void (*key_lost)(void *user, KvcObjectKey *key);
 	/* Called when the first key of SCOPE became known. Same rules. */

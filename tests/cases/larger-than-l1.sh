@@ -5,12 +5,12 @@
 
 . "$(dirname "$0")/lib.sh"
 
-L1_SIZE=256M
+L1_SIZE=128M
 start_fs
 mkdir -p "$RANK"
 n=32
 for ((i = 0; i < n; i++)); do
-	mkchunk "$WORK/data" 32M "$i"
+	mkchunk "$WORK/data" 16M "$i"
 	sha "$WORK/data" >"$WORK/sha.$i"
 	cp "$WORK/data" "$RANK/$(chunk_hash "$i")"
 done

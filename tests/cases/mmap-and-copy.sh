@@ -9,7 +9,7 @@
 . "$(dirname "$0")/lib.sh"
 
 daemon_chars() {
-	awk '$1 == "rchar:" || $1 == "wchar:" { n += $2 } END { print n }' "/proc/$DAEMON_PID/io"
+	awk '$1 == "rchar:" || $1 == "wchar:" { n += $2 } END { printf "%.0f\n", n }' "/proc/$DAEMON_PID/io"
 }
 
 L1_SIZE=1G

@@ -361,8 +361,8 @@ test_listing_goes_on_after_what_left(void **state)
 	for (size_t i = 0; i < 3; i++)
 		kvc_object_key_unref(entries[i].key);
 	assert_int_equal(kvc_key_index_list(f->index, f->scope, ALL_SPACES, after, entries, 3), 0);
-	assert_int_equal(
-		kvc_key_index_list(f->index, f->scope, ALL_SPACES, UINT64_MAX, entries, 3), 0);
+	assert_int_equal(kvc_key_index_list(f->index, f->scope, ALL_SPACES, UINT64_MAX, entries, 3),
+			 0);
 }
 
 /* More than half holes: the order is compacted, sequences stay. */

@@ -29,7 +29,8 @@ test_hash_names(void **state)
 {
 	g_autofree char *longest = g_strnfill(128, 'a');
 	g_autofree char *too_long = g_strnfill(130, 'a');
-	static const char *const good[] = {"00000000", "9f86d081", "deadbeef01", "0123456789abcdef"};
+	static const char *const good[] = {"00000000", "9f86d081", "deadbeef01",
+					   "0123456789abcdef"};
 	static const char *const bad[] = {"",	       "9f86d0",    "9f86d08",	 "9f86d0811",
 					  "9F86D081",  "9f86d08A",  "9f86d08g",	 "0x9f86d081",
 					  "9f86d081 ", " 9f86d081", "9f86d081x1"};
@@ -71,10 +72,12 @@ test_temporary_names(void **state)
 		"x.tmpa.tmpabcdef",
 	};
 	static const char *const other[] = {
-		"x.tmpabcde",	   "x.tmpabcdefghi", "x.tmpabc-ef", "x.tmpabcde.", "x.tmpa bcde",
-		"x.tmp\xc3\xa4\xc3\xa4", "tmp",	     "tmpabcdef",   "x.temporary", "part",
-		"x.parts",	   "x~y",	     "x.acts",	    "x.temps",	   "act",
-		"x.TMP",	   "9f86d081.data",
+		"x.tmpabcde",  "x.tmpabcdefghi", "x.tmpabc-ef",
+		"x.tmpabcde.", "x.tmpa bcde",	 "x.tmp\xc3\xa4\xc3\xa4",
+		"tmp",	       "tmpabcdef",	 "x.temporary",
+		"part",	       "x.parts",	 "x~y",
+		"x.acts",      "x.temps",	 "act",
+		"x.TMP",       "9f86d081.data",
 	};
 	(void)state;
 	for (size_t i = 0; i < G_N_ELEMENTS(temporary); i++)
@@ -215,13 +218,34 @@ static void
 test_other_rank_spellings_are_refused(void **state)
 {
 	static const char *const ranks[] = {
-		"",		   "@",		    "01000100",	      "@1000100",
-		"@001000100",	   "@0100010A",	    "@0x01000100",    "@0100010g",
-		"@ 1000100",	   "@+1000100",	    "@-1000100",      "@01000100 ",
-		"@01000100@",	   "@01000100@0",   "@01000100@01",   "@01000100@A",
-		"@01000100@0x1",   "@01000100@ 1",  "@01000100@1@",   "@01000100@0@",
-		"@01000100@@salt", "@01000100@00@s", "@01000100@0@a@b", "@01000100@100000000",
-		"@100000000",	   "@01000100@0@a\\b", "@@01000100",	"@01000100/x",
+		"",
+		"@",
+		"01000100",
+		"@1000100",
+		"@001000100",
+		"@0100010A",
+		"@0x01000100",
+		"@0100010g",
+		"@ 1000100",
+		"@+1000100",
+		"@-1000100",
+		"@01000100 ",
+		"@01000100@",
+		"@01000100@0",
+		"@01000100@01",
+		"@01000100@A",
+		"@01000100@0x1",
+		"@01000100@ 1",
+		"@01000100@1@",
+		"@01000100@0@",
+		"@01000100@@salt",
+		"@01000100@00@s",
+		"@01000100@0@a@b",
+		"@01000100@100000000",
+		"@100000000",
+		"@01000100@0@a\\b",
+		"@@01000100",
+		"@01000100/x",
 		"@01000100@0@a/b",
 	};
 	(void)state;
@@ -233,10 +257,10 @@ static void
 test_other_model_spellings_are_refused(void **state)
 {
 	static const char *const models[] = {
-		"",	  "/m",	   "m/",     "a//b",	"a/./b",    "..",	".",
-		"a/..",	  "%",	   "a%",     "a%2",	"a%zz",	    "a%2f",	"%2emodel",
-		"%61",	  "a%00b", "a%40b",  "m%2Fn",	"a%2F%2Fb", "%2E%2E",	".kvcache",
-		"%2E/%2", "a@b",   "%FF",    "\xff",	"%2Ekvcach", "x/%2Ekvcache", "%2E%2e",
+		"",	  "/m",	   "m/",    "a//b",  "a/./b",	  "..",		  ".",
+		"a/..",	  "%",	   "a%",    "a%2",   "a%zz",	  "a%2f",	  "%2emodel",
+		"%61",	  "a%00b", "a%40b", "m%2Fn", "a%2F%2Fb",  "%2E%2E",	  ".kvcache",
+		"%2E/%2", "a@b",   "%FF",   "\xff",  "%2Ekvcach", "x/%2Ekvcache", "%2E%2e",
 		"% 41",	  "%+1a",
 	};
 	(void)state;
@@ -322,17 +346,18 @@ test_every_scope_comes_back(void **state)
 static void
 test_every_accepted_path_comes_back(void **state)
 {
-	static const char *const models[] = {"/",   "a",   ".",	 "%",	     "2E",  "2F",  "%2F",
+	static const char *const models[] = {"/",   "a",   ".",	 "%",	     "2E",  "2F", "%2F",
 					     "%2E", "%25", "2e", ".kvcache", "%2e", "..", "b"};
-	static const char *const ranks[] = {"@", "@", "0", "0100010", "01000100", "a", "F", "1", " "};
+	static const char *const ranks[] = {"@", "@", "0", "0100010", "01000100",
+					    "a", "F", "1", " "};
 	GRand *rand = rand_new();
 	int accepted = 0;
 	(void)state;
 	for (int i = 0; i < ROUNDS; i++) {
 		g_autofree char *model = random_text(rand, models, G_N_ELEMENTS(models),
 						     g_rand_int_range(rand, 1, 7));
-		g_autofree char *tail = random_text(rand, ranks, G_N_ELEMENTS(ranks),
-						    g_rand_int_range(rand, 0, 4));
+		g_autofree char *tail =
+			random_text(rand, ranks, G_N_ELEMENTS(ranks), g_rand_int_range(rand, 0, 4));
 		g_autofree char *rank = g_strconcat("@01000100", tail, NULL);
 		g_autoptr(KvcKeyScope) scope = kvcfs_rank_parse(model, rank, NULL);
 		if (!scope)
@@ -370,7 +395,8 @@ test_every_hash_comes_back(void **state)
 static void
 test_models_do_not_meet(void **state)
 {
-	g_autoptr(GHashTable) paths = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
+	g_autoptr(GHashTable) paths =
+		g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
 	GRand *rand = rand_new();
 	(void)state;
 	for (int i = 0; i < ROUNDS; i++) {

@@ -137,8 +137,7 @@ test_later_timer_may_be_due_first(void **state)
 	Seen far = {0}, near = {0};
 	KvcfsPending *p = kvcfs_pending_new(*state, NULL, now_ns() + FAR, note, &far);
 	g_usleep(20000);
-	kvcfs_pending_release(
-		kvcfs_pending_new(*state, NULL, now_ns() + 10 * MSEC, note, &near));
+	kvcfs_pending_release(kvcfs_pending_new(*state, NULL, now_ns() + 10 * MSEC, note, &near));
 	wait_answered(&near);
 	assert_int_equal(count_of(&far), 0);
 	kvcfs_pending_wake(p);
@@ -251,8 +250,8 @@ race_wakes(void *user)
 	GRand *rand = g_rand_new_with_seed(race->seed);
 	for (int i = 0; i < N_RACES; i++) {
 		int64_t deadline = now_ns() + g_rand_int_range(rand, 0, 200000);
-		KvcfsPending *p = kvcfs_pending_new(race->pendings, NULL, deadline, note,
-						    &race->seen[i]);
+		KvcfsPending *p =
+			kvcfs_pending_new(race->pendings, NULL, deadline, note, &race->seen[i]);
 		if (g_rand_int_range(rand, 0, 4) == 0) {
 			kvcfs_pending_release(p);
 			continue;

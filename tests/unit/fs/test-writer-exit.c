@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A thread is seen in the middle of its exit only by chance, but a process that nobody has waited for
- * yet shows the same flags and exit code.
+ * A thread is seen in the middle of its exit only by chance, but a process that nobody has waited
+ * for yet shows the same flags and exit code.
  */
 
 #include "fs/writer-exit.h"

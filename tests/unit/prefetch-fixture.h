@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_UNIT_PREFETCH_FIXTURE_H
+#define TESTS_UNIT_PREFETCH_FIXTURE_H
+
+/* A PrefetchController over scripted adapters, and requests that note what they were called back.
+ */
+
+#include "tests/unit/controller-fixture.h"
+
+#include "engine/prefetch-private.h"
+
+#define CAPACITY (UINT64_C(64) << 20)
+#define N 5
+
+/* What the tests' policy decides: the first adapter that has a key. */
+static inline void
+plan_first(KvcObjectKey *const *keys,
+	   size_t n_keys,
+	   const KvcBitmap *const *found,
+	   const KvcAdapterDescriptor *adapters,
+	   size_t n_adapters,
+	   KvcBitmap **plan)
+{
+	for (size_t a = 0; a < n_adapters; a++) {
+		kvc_bitmap_or(plan[a], found[a]);
+		for (size_t b = 0; b < a; b++)
+			kvc_bitmap_andnot(plan[a], found[b]);
+	}
+}
+
+/* A policy that claims everything for everybody, found or not. */
+static inline void
+plan_badly(KvcObjectKey *const *keys,
+	   size_t n_keys,
+	   const KvcBitmap *const *found,
+	   const KvcAdapterDescriptor *adapters,
+	   size_t n_adapters,
+	   KvcBitmap **plan)
+{
+	for (size_t a = 0; a < n_adapters; a++)
+		for (size_t i = 0; i < n_keys; i++)
+			kvc_bitmap_set(plan[a], i);
+}
+
+static const KvcPrefetchPolicy first = {.select_load_plan = plan_first};
+static const KvcPrefetchPolicy retain = {.select_load_plan = plan_first, .retain = true};
+static const KvcPrefetchPolicy bad = {.select_load_plan = plan_badly};
+
+typedef struct Bench {
+	Env *env;
+	KvcPrefetchController *c;
+	KvcObjectKey **keys; /* N of them */
+} Bench;
+
+static inline Bench
+bench_new(size_t n_adapters, const KvcPrefetchPolicy *policy, unsigned max_in_flight)
+{
+	Bench b = {.env = env_new(n_adapters, CAPACITY)};
+	b.c = kvc_prefetch_controller_new(&b.env->context, policy, max_in_flight, NULL);
+	assert_non_null(b.c);
+	b.keys = keys_new(b.env, N);
+	kvc_prefetch_controller_start(b.c);
+	return b;
+}
+
+static inline void
+bench_free(Bench *b)
+{
+	kvc_prefetch_controller_stop(b->c);
+	assert_int_equal(kvc_prefetch_controller_active(b->c), 0);
+	KvcStats *stats = &b->env->stats;
+	assert_int_equal(kvc_stats_get(stats, prefetches),
+			 kvc_stats_get(stats, prefetches_completed) +
+				 kvc_stats_get(stats, prefetches_cancelled));
+	assert_int_equal(kvc_stats_get(stats, loads),
+			 kvc_stats_get(stats, loads_completed) +
+				 kvc_stats_get(stats, loads_failed_missing));
+	kvc_prefetch_controller_free(b->c);
+	keys_free(b->keys, N);
+	env_free(b->env);
+}
+
+/* Sizes differ from key to key (difference 5). */
+static inline size_t
+size_of(const KvcObjectKey *key)
+{
+	return 100 + (key->hash % 5) * 3000;
+}
+
+/* Puts the keys whose digit is in WHICH ("013") into L1, clean; or into adapter A. */
+static inline void
+put_l1(Bench *b, const char *which)
+{
+	for (const char *p = which; *p; p++) {
+		KvcObjectKey *key = b->keys[*p - '0'];
+		KvcL1Object *object;
+		env_write(b->env, key, size_of(key), 0, KVC_FINISH_REPLACE);
+		kvc_l1_manager_reserve_read(b->env->context.l1, &key, 1, 1, &object, NULL);
+		kvc_l1_manager_set_clean(b->env->context.l1, object, true);
+		kvc_l1_manager_finish_read(b->env->context.l1, object, 1);
+	}
+}
+
+static inline void
+put_l2(Bench *b, size_t adapter, const char *which)
+{
+	for (const char *p = which; *p; p++) {
+		KvcObjectKey *key = b->keys[*p - '0'];
+		g_autoptr(GBytes) data = bytes_of(key, size_of(key), 0);
+		fake_put(b->env->fakes[adapter], key, data);
+	}
+}
+
+static inline void
+put_large(Bench *b, size_t bytes)
+{
+	for (size_t i = 0; i < N; i++) {
+		g_autoptr(GBytes) data = bytes_of(b->keys[i], bytes, 0);
+		fake_put(b->env->fakes[0], b->keys[i], data);
+	}
+}
+
+/* ---- A request and what it called back ---------------------------------------------------------
+ */
+
+typedef struct Call {
+	KvcPrefetchHandle *handle;
+	/* Atomic. */
+	int planned, done, freed;
+	int found_when_planned;
+	bool drop_when_done, start_when_done;
+	struct Call *drop_other_when_done;
+} Call;
+
+static inline void
+on_planned(void *user, KvcPrefetchHandle *handle)
+{
+	Call *call = user;
+	assert_int_equal(__atomic_load_n(&call->done, __ATOMIC_ACQUIRE), 0);
+	call->found_when_planned = (int)kvc_prefetch_handle_get_found(handle);
+	__atomic_fetch_add(&call->planned, 1, __ATOMIC_RELEASE);
+}
+
+static inline void
+on_freed(void *user)
+{
+	Call *call = user;
+	__atomic_fetch_add(&call->freed, 1, __ATOMIC_RELEASE);
+}
+
+static inline void
+on_done(void *user, KvcPrefetchHandle *handle)
+{
+	Call *call = user;
+	assert_int_equal(__atomic_load_n(&call->freed, __ATOMIC_ACQUIRE), 0);
+	if (call->drop_when_done)
+		kvc_prefetch_handle_drop(handle, on_freed);
+	if (call->start_when_done)
+		kvc_prefetch_handle_start(handle);
+	if (call->drop_other_when_done)
+		kvc_prefetch_handle_drop(call->drop_other_when_done->handle, on_freed);
+	__atomic_fetch_add(&call->done, 1, __ATOMIC_RELEASE);
+}
+
+static inline int
+get(int *value)
+{
+	return __atomic_load_n(value, __ATOMIC_ACQUIRE);
+}
+
+static inline void
+submit_with(Bench *b, Call *call, size_t n, KvcPrefetchParams params)
+{
+	if (!params.keys)
+		params.keys = b->keys;
+	params.n_keys = n;
+	params.planned = on_planned;
+	params.done = on_done;
+	params.user = call;
+	call->handle = kvc_prefetch_controller_submit(b->c, &params);
+	assert_non_null(call->handle);
+}
+
+static inline void
+submit(Bench *b, Call *call, size_t n, unsigned flags)
+{
+	submit_with(b, call, n, (KvcPrefetchParams){.flags = flags});
+}
+
+/* Waits for the answer and returns it. */
+static inline int
+answer(Bench *b, Call *call)
+{
+	if (call->handle->request_id >= 0)
+		wait_until(get(&call->done) == 1);
+	return (int)kvc_prefetch_controller_query(b->c, call->handle);
+}
+
+static inline void
+drop(Call *call)
+{
+	kvc_prefetch_handle_drop(call->handle, on_freed);
+	wait_until(get(&call->freed) == 1);
+}
+
+static inline int
+run(Bench *b, size_t n, unsigned flags)
+{
+	Call call = {0};
+	submit(b, &call, n, flags);
+	int result = answer(b, &call);
+	drop(&call);
+	return result;
+}
+
+static inline bool
+is_resident(Bench *b, size_t i)
+{
+	KvcL1Object *object;
+	KvcL1Manager *l1 = b->env->context.l1;
+	if (kvc_l1_manager_reserve_read(l1, &b->keys[i], 1, 1, &object, NULL) == 0)
+		return false;
+	g_autoptr(GBytes) data = bytes_of(b->keys[i], size_of(b->keys[i]), 0);
+	assert_true(object_has(object, data));
+	kvc_l1_manager_finish_read(l1, object, 1);
+	return true;
+}
+
+static inline uint64_t
+read_locks(Bench *b)
+{
+	return env_counts(b->env).read_locks;
+}
+
+static inline int
+l2_locks(Bench *b, size_t adapter)
+{
+	return fake_get(b->env->fakes[adapter], &b->env->fakes[adapter]->n_locks);
+}
+
+static inline void
+wait_idle(Bench *b)
+{
+	wait_until(kvc_prefetch_controller_active(b->c) == 0);
+}
+
+#endif

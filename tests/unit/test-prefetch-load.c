@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The limits on loads, and loads that fail. */
+
+#include "tests/unit/prefetch-fixture.h"
+
+/* ---- Limits ------------------------------------------------------------------------------------
+ */
+
+static void
+test_max_in_flight_bounds_requests_but_not_urgent_ones(void **state)
+{
+	Bench b = bench_new(1, &first, 2);
+	FakeAdapter *fake = b.env->fakes[0];
+	Call calls[4] = {0}, urgent = {0}, held = {0};
+	put_l2(&b, 0, "01234");
+	/* Held ones do not count. */
+	submit(&b, &held, N, KVC_PREFETCH_HOLD);
+	wait_until(get(&held.planned) == 1);
+	fake->hold[FAKE_LOOKUP] = true;
+	for (size_t i = 0; i < 4; i++)
+		submit(&b, &calls[i], N, 0);
+	wait_until(fake_count_held(fake, FAKE_LOOKUP) == 2);
+	nap(20);
+	assert_int_equal(fake_count_held(fake, FAKE_LOOKUP), 2);
+	submit(&b, &urgent, N, KVC_PREFETCH_URGENT);
+	wait_until(fake_count_held(fake, FAKE_LOOKUP) == 3);
+	nap(10);
+	assert_int_equal(fake_count_held(fake, FAKE_LOOKUP), 3);
+	fake_release_nth(fake, FAKE_LOOKUP, 2);
+	assert_int_equal(answer(&b, &urgent), N);
+	assert_int_equal(fake_count_held(fake, FAKE_LOOKUP), 2);
+	fake_release(fake, FAKE_LOOKUP);
+	for (size_t i = 0; i < 4; i++) {
+		assert_int_equal(answer(&b, &calls[i]), N);
+		drop(&calls[i]);
+	}
+	drop(&urgent);
+	drop(&held);
+	bench_free(&b);
+}
+
+/* A quarter of 64 MiB is two objects of 7 MiB; an object larger than that goes alone. */
+static void
+test_bytes_in_flight_are_bounded_and_loads_are_in_order(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	FakeAdapter *fake = b.env->fakes[0];
+	Call call = {0};
+	put_large(&b, 7 << 20);
+	fake->hold[FAKE_LOAD] = true;
+	submit(&b, &call, 4, 0);
+	for (int i = 0; i < 3; i++) {
+		wait_until(fake_position(fake, "load", b.keys[i + 1]) == i + 1);
+		nap(10);
+		assert_int_equal(fake_count_held(fake, FAKE_LOAD), 2);
+		fake_release_nth(fake, FAKE_LOAD, 0);
+	}
+	fake_release(fake, FAKE_LOAD);
+	assert_int_equal(answer(&b, &call), 4);
+	drop(&call);
+	bench_free(&b);
+
+	b = bench_new(1, &first, 8);
+	put_large(&b, 20 << 20);
+	assert_int_equal(run(&b, 1, 0), 1);
+	bench_free(&b);
+}
+
+static void
+test_urgent_loads_go_first(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	FakeAdapter *fake = b.env->fakes[0];
+	Call slow = {0}, urgent = {0};
+	KvcObjectKey *keys[] = {b.keys[4]};
+	put_large(&b, 7 << 20);
+	fake->hold[FAKE_LOAD] = true;
+	submit(&b, &slow, 4, 0);
+	wait_until(fake_count_held(fake, FAKE_LOAD) == 2);
+	submit_with(&b, &urgent, 1,
+		    (KvcPrefetchParams){.keys = keys, .flags = KVC_PREFETCH_URGENT});
+	wait_until(get(&urgent.planned) == 1);
+	fake_release_nth(fake, FAKE_LOAD, 0);
+	wait_until(fake_count(fake, "load", b.keys[4]) == 1);
+	assert_int_equal(fake_position(fake, "load", b.keys[4]), 2);
+	fake_release(fake, FAKE_LOAD);
+	assert_int_equal(answer(&b, &urgent), 1);
+	assert_int_equal(answer(&b, &slow), 4);
+	drop(&slow);
+	drop(&urgent);
+	bench_free(&b);
+}
+
+static void
+test_without_memory_the_prefix_ends(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	KvcL1Object *object;
+	Call call = {0};
+	put_large(&b, 1 << 20);
+	/* All but 2.5 MiB are taken by somebody who writes. */
+	assert_int_equal(kvc_l1_manager_reserve_write(b.env->context.l1, NULL, CAPACITY - (5 << 19),
+						      false, &object, NULL),
+			 KVC_L1_SUCCESS);
+	submit(&b, &call, N, 0);
+	assert_int_equal(answer(&b, &call), 2);
+	assert_int_equal(kvc_prefetch_handle_get_found(call.handle), N);
+	assert_int_equal(env_stat(b.env, loads_failed_no_memory), 1);
+	assert_int_equal(env_stat(b.env, loads), 2);
+	assert_int_equal(l2_locks(&b, 0), 0);
+	/* L2 still has it. */
+	assert_int_equal(env_tiers(b.env, b.keys[2]), 1);
+	drop(&call);
+	kvc_l1_manager_abort_write(b.env->context.l1, object);
+	bench_free(&b);
+}
+
+/* ---- Rude and failing adapters -----------------------------------------------------------------
+ */
+
+static void
+test_a_load_that_the_adapter_forgot_has_failed(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	b.env->fakes[0]->rude[FAKE_LOAD] = true;
+	put_l2(&b, 0, "01");
+	assert_int_equal(run(&b, 2, 0), 0);
+	wait_idle(&b);
+	assert_int_equal(env_stat(b.env, loads_failed_missing), 2);
+	bench_free(&b);
+}
+
+static void
+test_refused_tasks_are_failures(void **state)
+{
+	Bench b = bench_new(2, &first, 8);
+	b.env->fakes[0]->refuse[FAKE_LOOKUP] = true;
+	b.env->fakes[1]->refuse[FAKE_LOAD] = true;
+	put_l2(&b, 1, "01");
+	assert_int_equal(run(&b, 2, 0), 0);
+	wait_idle(&b);
+	bench_free(&b);
+}
+
+static void
+test_a_failed_load_is_tried_on_the_next_adapter(void **state)
+{
+	Bench b = bench_new(2, &first, 8);
+	put_l2(&b, 0, "012");
+	put_l2(&b, 1, "1");
+	b.env->fakes[0]->fail_loads = 0;
+	g_hash_table_add(b.env->fakes[0]->bad_keys, b.keys[1]);
+	assert_int_equal(run(&b, 3, 0), 3);
+	assert_int_equal(fake_count(b.env->fakes[1], "load", b.keys[1]), 1);
+	/* The one that failed is not asked again by anybody. */
+	assert_int_equal(env_tiers(b.env, b.keys[1]), KVC_TIER_L1 | 2);
+	assert_int_equal(env_stat(b.env, loads_failed_missing), 1);
+	bench_free(&b);
+}
+
+static void
+test_when_every_adapter_fails_the_key_is_unknown(void **state)
+{
+	Bench b = bench_new(2, &first, 8);
+	put_l2(&b, 0, "01");
+	put_l2(&b, 1, "01");
+	g_hash_table_add(b.env->fakes[0]->bad_keys, b.keys[1]);
+	g_hash_table_add(b.env->fakes[1]->bad_keys, b.keys[1]);
+	assert_int_equal(run(&b, 2, 0), 1);
+	assert_int_equal(env_tiers(b.env, b.keys[1]), 0);
+	assert_int_equal(env_stat(b.env, loads_failed_missing), 2);
+	bench_free(&b);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_max_in_flight_bounds_requests_but_not_urgent_ones),
+		cmocka_unit_test(test_bytes_in_flight_are_bounded_and_loads_are_in_order),
+		cmocka_unit_test(test_urgent_loads_go_first),
+		cmocka_unit_test(test_without_memory_the_prefix_ends),
+		cmocka_unit_test(test_a_load_that_the_adapter_forgot_has_failed),
+		cmocka_unit_test(test_refused_tasks_are_failures),
+		cmocka_unit_test(test_a_failed_load_is_tried_on_the_next_adapter),
+		cmocka_unit_test(test_when_every_adapter_fails_the_key_is_unknown),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What a lookup tells the index, and the index a lookup. */
+
+#include "tests/unit/prefetch-fixture.h"
+
+/* ---- The index ---------------------------------------------------------------------------------
+ */
+
+static void
+test_the_index_learns_what_lookups_find(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	KvcObjectInfo info;
+	put_l2(&b, 0, "02");
+	kvc_key_index_add(b.env->context.index, b.keys[1], 1, 10, 1);
+	assert_int_equal(run(&b, 3, KVC_PREFETCH_LOOKUP_ONLY), 1);
+	assert_int_equal(kvc_key_index_get(b.env->context.index, b.keys[2], &info), 0);
+	assert_int_equal(info.tiers, 1);
+	assert_int_equal(info.bytes, size_of(b.keys[2]));
+	assert_int_equal(info.mtime_ns, 1000);
+	/* What the adapter has no more is forgotten. */
+	assert_int_equal(env_tiers(b.env, b.keys[1]), 0);
+	bench_free(&b);
+}
+
+/* The lookup ran before the store, its answer comes after it. */
+static void
+test_a_store_during_the_lookup_is_not_forgotten(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	FakeAdapter *fake = b.env->fakes[0];
+	Call call = {0};
+	fake->hold[FAKE_LOOKUP] = true;
+	submit(&b, &call, 1, KVC_PREFETCH_LOOKUP_ONLY);
+	wait_until(fake_count_held(fake, FAKE_LOOKUP) == 1);
+	kvc_key_index_add(b.env->context.index, b.keys[0], 1, 10, 1);
+	fake_release(fake, FAKE_LOOKUP);
+	assert_int_equal(answer(&b, &call), 0);
+	assert_int_equal(env_tiers(b.env, b.keys[0]), 1);
+	drop(&call);
+	bench_free(&b);
+}
+
+static void
+test_a_key_that_is_being_deleted_is_not_found(void **state)
+{
+	Bench b = bench_new(2, &first, 8);
+	put_l2(&b, 0, "012");
+	put_l2(&b, 1, "1");
+	kvc_key_index_hide(b.env->context.index, b.keys[1], 1);
+	kvc_key_index_hide(b.env->context.index, b.keys[2], 3);
+	assert_int_equal(run(&b, 3, 0), 2);
+	assert_int_equal(fake_count(b.env->fakes[0], "load", b.keys[1]), 0);
+	assert_int_equal(fake_count(b.env->fakes[1], "load", b.keys[1]), 1);
+	assert_false(is_resident(&b, 2));
+	bench_free(&b);
+}
+
+static void
+test_a_key_deleted_while_it_is_loading_does_not_return(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	FakeAdapter *fake = b.env->fakes[0];
+	Call call = {0};
+	put_l2(&b, 0, "01");
+	fake->hold[FAKE_LOAD] = true;
+	submit(&b, &call, 2, 0);
+	wait_until(fake_count_held(fake, FAKE_LOAD) == 2);
+	kvc_key_index_hide(b.env->context.index, b.keys[1], 1);
+	kvc_l1_manager_delete(b.env->context.l1, b.keys[1], true);
+	fake_release(fake, FAKE_LOAD);
+	assert_int_equal(answer(&b, &call), 1);
+	assert_false(is_resident(&b, 1));
+	assert_int_equal(env_tiers(b.env, b.keys[1]), 0);
+	drop(&call);
+	bench_free(&b);
+}
+
+/* ---- Rude adapters -----------------------------------------------------------------------------
+ */
+static void
+test_a_lookup_that_the_adapter_forgot_has_found_nothing(void **state)
+{
+	Bench b = bench_new(2, &first, 8);
+	b.env->fakes[0]->rude[FAKE_LOOKUP] = true;
+	put_l2(&b, 1, "01");
+	assert_int_equal(run(&b, 3, 0), 2);
+	bench_free(&b);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_the_index_learns_what_lookups_find),
+		cmocka_unit_test(test_a_store_during_the_lookup_is_not_forgotten),
+		cmocka_unit_test(test_a_key_that_is_being_deleted_is_not_found),
+		cmocka_unit_test(test_a_key_deleted_while_it_is_loading_does_not_return),
+		cmocka_unit_test(test_a_lookup_that_the_adapter_forgot_has_found_nothing),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}

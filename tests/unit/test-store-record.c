@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* The order of what happens to one key: commits, deletions, flushes. */
+
+#include "tests/unit/store-fixture.h"
+
+/* ---- Order of one key --------------------------------------------------------------------------
+ */
+
+static void
+test_a_deletion_waits_for_the_store_in_flight(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	FakeAdapter *fake = b.env->fakes[0];
+	fake->hold[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	delete_key(&b, key, 1);
+	nap(20);
+	assert_int_equal(fake_count(fake, "delete", key), 0);
+	assert_true(is_hidden(&b, key, 1));
+	fake_release(fake, FAKE_STORE);
+	drain(&b);
+	assert_int_equal(fake_count(fake, "delete", key), 1);
+	assert_false(fake_has(fake, key, NULL));
+	assert_false(is_hidden(&b, key, 1));
+	assert_int_equal(env_tiers(b.env, key), 0);
+	bench_free(&b);
+}
+
+static void
+test_a_deletion_drops_the_queued_store(void **state)
+{
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	delete_key(&b, key, 1);
+	kvc_store_controller_start(b.store);
+	drain(&b);
+	assert_int_equal(fake_count(b.env->fakes[0], "store", key), 0);
+	assert_int_equal(fake_count(b.env->fakes[0], "delete", key), 1);
+	assert_int_equal(env_stat(b.env, deletes_completed), 1);
+	bench_free(&b);
+}
+
+static void
+test_a_deletion_ends_the_retries_of_the_store(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	b.env->fakes[0]->fail_stores = 3;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(env_stat(b.env, stores_retried) == 1);
+	delete_key(&b, key, 1);
+	drain(&b);
+	nap(150);
+	assert_int_equal(fake_count(b.env->fakes[0], "store", key), 1);
+	assert_int_equal(env_stat(b.env, stores_failed), 0);
+	bench_free(&b);
+}
+
+static void
+test_a_commit_after_a_deletion_is_stored_after_it(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	g_autoptr(GBytes) second = bytes_of(key, 200, 2);
+	FakeAdapter *fake = b.env->fakes[0];
+	env_write(b.env, key, 100, 1, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	fake->hold_deletes = true;
+	delete_key(&b, key, 1);
+	wait_until(fake_count(fake, "delete", key) == 1);
+	env_write(b.env, key, 200, 2, KVC_FINISH_FIRST_WINS);
+	nap(20);
+	assert_int_equal(fake_count(fake, "store", key), 1);
+	fake_release_deletes(fake);
+	drain(&b);
+	assert_int_equal(fake_count(fake, "store", key), 2);
+	assert_true(fake_has(fake, key, second));
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 1);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	bench_free(&b);
+}
+
+/* L1 had: delete, commit. The queue has: commit, delete. */
+static void
+test_a_commit_that_is_told_before_the_deletion_survives_it(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	g_autoptr(GBytes) second = bytes_of(key, 100, 2);
+	FakeAdapter *fake = b.env->fakes[0];
+	env_write(b.env, key, 100, 1, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	fake->hold[FAKE_STORE] = true;
+	kvc_key_index_hide(b.env->context.index, key, 1);
+	kvc_l1_manager_delete(b.env->context.l1, key, true);
+	env_write(b.env, key, 100, 2, KVC_FINISH_FIRST_WINS);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	fake->hold_deletes = true;
+	kvc_store_controller_submit_delete(b.store, key, 1);
+	nap(10);
+	fake_release(fake, FAKE_STORE);
+	wait_until(fake_count(fake, "delete", key) == 1);
+	/* What was stored is about to be deleted: L1 has the only copy. */
+	assert_int_equal(env_counts(b.env).dirty_objects, 1);
+	fake_release_deletes(fake);
+	drain(&b);
+	assert_int_equal(fake_count(fake, "delete", key), 1);
+	assert_true(fake_position(fake, "store", key) > fake_position(fake, "delete", key));
+	assert_true(fake_has(fake, key, second));
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 1);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 0);
+	bench_free(&b);
+}
+
+static void
+test_the_newest_object_of_a_key_is_stored_after_the_one_in_flight(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_in(b.env->scope, KVC_SPACE_PLAIN, 1);
+	g_autoptr(GBytes) third = bytes_of(key, 300, 3);
+	FakeAdapter *fake = b.env->fakes[0];
+	Flushed flushed = {0};
+	fake->hold[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 1, KVC_FINISH_REPLACE);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	env_write(b.env, key, 200, 2, KVC_FINISH_REPLACE);
+	env_write(b.env, key, 300, 3, KVC_FINISH_REPLACE);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	nap(20);
+	assert_int_equal(fake_count(fake, "store", key), 1);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(fake_count(fake, "store", key) == 2);
+	nap(10);
+	assert_int_equal(calls(&flushed), 0);
+	fake_release(fake, FAKE_STORE);
+	drain(&b);
+	assert_int_equal(fake_count(fake, "store", key), 2);
+	assert_true(fake_has(fake, key, third));
+	assert_int_equal(calls(&flushed), 1);
+	assert_int_equal(flushed.error, 0);
+	bench_free(&b);
+}
+
+static void
+test_a_flush_of_a_failing_store_waits_for_the_newer_object(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_in(b.env->scope, KVC_SPACE_PLAIN, 1);
+	g_autoptr(GBytes) second = bytes_of(key, 200, 2);
+	FakeAdapter *fake = b.env->fakes[0];
+	Flushed flushed = {0};
+	fake->hold[FAKE_STORE] = true;
+	fake->fail_stores = 1;
+	env_write(b.env, key, 100, 1, KVC_FINISH_REPLACE);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	nap(10);
+	env_write(b.env, key, 200, 2, KVC_FINISH_REPLACE);
+	nap(10);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(fake_count(fake, "store", key) == 2);
+	nap(10);
+	assert_int_equal(calls(&flushed), 0);
+	fake_release(fake, FAKE_STORE);
+	drain(&b);
+	assert_true(fake_has(fake, key, second));
+	assert_int_equal(calls(&flushed), 1);
+	assert_int_equal(flushed.error, 0);
+	bench_free(&b);
+}
+
+static void
+test_an_object_that_went_before_its_store_is_skipped(void **state)
+{
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_l1_manager_delete(b.env->context.l1, key, true);
+	kvc_store_controller_start(b.store);
+	drain(&b);
+	assert_int_equal(fake_count(b.env->fakes[0], "store", key), 0);
+	bench_free(&b);
+}
+
+/* ---- Deletions ---------------------------------------------------------------------------------
+ */
+
+static void
+test_deletions_are_retried_until_they_are_confirmed(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	FakeAdapter *fake = b.env->fakes[0];
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	fake->fail_deletes = 3;
+	int64_t begin = kvc_now_ns();
+	delete_key(&b, key, 1);
+	wait_until(env_stat(b.env, deletes_retried) == 1);
+	assert_true(is_hidden(&b, key, 1));
+	drain(&b);
+	/* 50, 100 and 200 ms. */
+	assert_true(kvc_now_ns() - begin >= 350 * KVC_MSEC_NS);
+	assert_int_equal(fake_count(fake, "delete", key), 4);
+	assert_int_equal(env_stat(b.env, deletes), 1);
+	assert_int_equal(env_stat(b.env, deletes_retried), 3);
+	assert_int_equal(env_stat(b.env, deletes_completed), 1);
+	assert_false(fake_has(fake, key, NULL));
+	assert_false(is_hidden(&b, key, 1));
+	bench_free(&b);
+}
+
+static void
+test_a_locked_key_is_deleted_when_its_lock_is_gone(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	FakeAdapter *fake = b.env->fakes[0];
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	pthread_mutex_lock(&fake->lock);
+	fake_object(fake, key)->locks = fake->n_locks = 1;
+	pthread_mutex_unlock(&fake->lock);
+	delete_key(&b, key, 1);
+	wait_until(env_stat(b.env, deletes_retried) >= 1);
+	assert_true(fake_has(fake, key, NULL));
+	fake_unlock(&fake->base, (KvcObjectKey *const[]){key}, 1);
+	drain(&b);
+	assert_false(fake_has(fake, key, NULL));
+	bench_free(&b);
+}
+
+static void
+test_an_adapter_without_delete_is_unhidden_and_counted(void **state)
+{
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	b.env->fakes[0]->ops.delete_keys = NULL;
+	kvc_store_controller_start(b.store);
+	delete_key(&b, key, 1);
+	drain(&b);
+	assert_false(is_hidden(&b, key, 1));
+	assert_int_equal(env_stat(b.env, deletes_unsupported), 1);
+	assert_int_equal(env_stat(b.env, deletes_completed), 0);
+	bench_free(&b);
+}
+
+static void
+test_a_deletion_does_not_wait_for_another_adapter(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	b.env->fakes[0]->hold_deletes = true;
+	delete_key(&b, key, 3);
+	wait_until(!is_hidden(&b, key, 2));
+	assert_true(is_hidden(&b, key, 1));
+	assert_false(fake_has(b.env->fakes[1], key, NULL));
+	fake_release_deletes(b.env->fakes[0]);
+	drain(&b);
+	bench_free(&b);
+}
+
+/* Else everything deleted and written again while a tier is dead would fill L1 for ever. */
+static void
+test_a_dead_deletion_does_not_keep_the_next_object_dirty(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	FakeAdapter *dead = b.env->fakes[0];
+	Flushed flushed = {0};
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	dead->fail_deletes = 1000;
+	delete_key(&b, key, 3);
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	wait_until(env_counts(b.env).dirty_objects == 0);
+	assert_int_equal(env_stat(b.env, stores_failed), 1);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 0);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 2);
+	assert_int_equal(calls(&flushed), 0); /* the deletion was submitted before, too */
+	bench_free(&b);
+	assert_int_equal(flushed.error, -ESHUTDOWN);
+}
+
+/* ---- Flush and drain ---------------------------------------------------------------------------
+ */
+
+static void
+test_a_flush_of_an_idle_key_is_answered_at_once(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	Flushed flushed = {.error = 1};
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	wait_until(calls(&flushed) == 1);
+	assert_int_equal(flushed.error, 0);
+	bench_free(&b);
+}
+
+static void
+test_a_flush_waits_for_the_deletion_before_it(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	Flushed flushed = {.error = 1};
+	b.env->fakes[0]->hold_deletes = true;
+	delete_key(&b, key, 1);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	nap(20);
+	assert_int_equal(calls(&flushed), 0);
+	fake_release_deletes(b.env->fakes[0]);
+	drain(&b);
+	assert_int_equal(calls(&flushed), 1);
+	assert_int_equal(flushed.error, 0);
+	bench_free(&b);
+}
+
+static void
+test_drain_waits_and_times_out(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	b.env->fakes[0]->hold[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	assert_int_equal(kvc_store_controller_drain(b.store, 30 * KVC_MSEC_NS), -ETIMEDOUT);
+	fake_release(b.env->fakes[0], FAKE_STORE);
+	assert_int_equal(kvc_store_controller_drain(b.store, INT64_MAX), 0);
+	bench_free(&b);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_deletion_waits_for_the_store_in_flight),
+		cmocka_unit_test(test_a_deletion_drops_the_queued_store),
+		cmocka_unit_test(test_a_deletion_ends_the_retries_of_the_store),
+		cmocka_unit_test(test_a_commit_after_a_deletion_is_stored_after_it),
+		cmocka_unit_test(test_a_commit_that_is_told_before_the_deletion_survives_it),
+		cmocka_unit_test(test_the_newest_object_of_a_key_is_stored_after_the_one_in_flight),
+		cmocka_unit_test(test_a_flush_of_a_failing_store_waits_for_the_newer_object),
+		cmocka_unit_test(test_an_object_that_went_before_its_store_is_skipped),
+		cmocka_unit_test(test_deletions_are_retried_until_they_are_confirmed),
+		cmocka_unit_test(test_a_locked_key_is_deleted_when_its_lock_is_gone),
+		cmocka_unit_test(test_an_adapter_without_delete_is_unhidden_and_counted),
+		cmocka_unit_test(test_a_deletion_does_not_wait_for_another_adapter),
+		cmocka_unit_test(test_a_dead_deletion_does_not_keep_the_next_object_dirty),
+		cmocka_unit_test(test_a_flush_of_an_idle_key_is_answered_at_once),
+		cmocka_unit_test(test_a_flush_waits_for_the_deletion_before_it),
+		cmocka_unit_test(test_drain_waits_and_times_out),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
