@@ -119,6 +119,7 @@ run_reader(const Race *race, int requests, int answers)
 		if (write(answers, &i, sizeof(i)) != sizeof(i))
 			err(2, "answer");
 	}
+	free(data);
 	return 0;
 }
 

@@ -92,5 +92,7 @@ main(int argc, char **argv)
 		}
 	}
 	printf("%llu\n", (unsigned long long)moved);
+	free(data);
+	free(buffer);
 	return 0;
 }

@@ -62,5 +62,8 @@ main(int argc, char **argv)
 	if (pread(fd, data, 1, (off_t)bytes) != 0)
 		errx(1, "%s: longer than %s", argv[1], argv[2]);
 	puts("equal");
+	munmap(map, bytes);
+	free(data);
+	free(reference);
 	return 0;
 }
