@@ -372,7 +372,7 @@ kvc_l1_manager_finish_write(KvcL1Manager *m,
 	if (seal(m, object, key) < 0) {
 		object->state = KVC_L1_DETACHED;
 		kvc_l1_object_unref(object);
-		return KVC_L1_KEY_IN_WRONG_STATE;
+		return KVC_L1_OUT_OF_MEMORY;
 	}
 	Shard *shard = shard_of(m, key);
 	kvc_mutex_lock(&shard->lock);
@@ -407,7 +407,7 @@ kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 	if (seal(m, object, object->key) < 0) {
 		object->state = KVC_L1_DETACHED;
 		kvc_l1_object_unref(object);
-		return KVC_L1_KEY_IN_WRONG_STATE;
+		return KVC_L1_OUT_OF_MEMORY;
 	}
 	Shard *shard = shard_of(m, object->key);
 	kvc_mutex_lock(&shard->lock);
@@ -543,38 +543,35 @@ kvc_l1_manager_get_counts(KvcL1Manager *m, KvcL1Counts *counts)
 		to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
 }
 
-/* A few objects of each table, referenced. */
-static GPtrArray *
-sample_objects(KvcL1Manager *m, size_t per_shard)
+/* Some object of a table, referenced, or NULL. */
+static KvcL1Object *
+ref_any(Shard *shard)
 {
-	GPtrArray *objects = g_ptr_array_new_with_free_func((GDestroyNotify)kvc_l1_object_unref);
-	for (size_t i = 0; i < KVC_L1_SHARDS; i++) {
-		GHashTableIter iter;
-		KvcL1Object *object;
-		kvc_mutex_lock(&m->shards[i].lock);
-		g_hash_table_iter_init(&iter, m->shards[i].objects);
-		for (size_t n = 0; n < per_shard; n++) {
-			if (!g_hash_table_iter_next(&iter, NULL, (void **)&object))
-				break;
-			g_ptr_array_add(objects, kvc_l1_object_ref(object));
-		}
-		kvc_mutex_unlock(&m->shards[i].lock);
-	}
-	return objects;
+	GHashTableIter iter;
+	KvcL1Object *object = NULL;
+	kvc_mutex_lock(&shard->lock);
+	g_hash_table_iter_init(&iter, shard->objects);
+	if (g_hash_table_iter_next(&iter, NULL, (void **)&object))
+		kvc_l1_object_ref(object);
+	kvc_mutex_unlock(&shard->lock);
+	return object;
 }
 
 double
 kvc_l1_manager_measure_huge_pages(KvcL1Manager *m)
 {
-	g_autoptr(GPtrArray) objects = sample_objects(m, 4);
 	uint64_t total = 0, huge = 0;
-	for (size_t i = 0; i < objects->len; i++) {
-		KvcL1Object *object = objects->pdata[i];
+	for (size_t i = 0; i < KVC_L1_SHARDS; i++) {
+		/* One at a time: what is referenced cannot be evicted. */
+		KvcL1Object *object = ref_any(&m->shards[i]);
+		if (!object)
+			continue;
 		int64_t bytes = kvc_l1_object_measure_huge_bytes(object);
+		total += object->charged_bytes;
+		kvc_l1_object_unref(object);
 		if (bytes < 0)
 			return -1;
 		huge += (uint64_t)bytes;
-		total += object->charged_bytes;
 	}
 	return total == 0 ? -1 : (double)huge / (double)total;
 }

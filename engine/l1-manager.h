@@ -126,7 +126,8 @@ kvc_l1_manager_extend_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes
 /*
  * Commits a staging object (takes the reference): size = what the file has, memory trimmed to it.
  * SUCCESS; KEY_NOT_WRITABLE: FIRST_WINS and the key is resident, ours was dropped;
- * KEY_IN_WRONG_STATE: not staging (then the reference stays the caller's). Fires on_write_finished.
+ * KEY_IN_WRONG_STATE: not staging (then the reference stays the caller's); OUT_OF_MEMORY: its file
+ * could not be trimmed or filled, it was dropped. Fires on_write_finished.
  */
 KvcL1Error kvc_l1_manager_finish_write(KvcL1Manager *m,
 				       KvcL1Object *object,

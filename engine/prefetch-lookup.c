@@ -8,6 +8,8 @@
 
 #include "engine/prefetch-private.h"
 
+static void plan(KvcPrefetchRequest *r);
+
 /* ---- Submission ---------------------------------------------------------------------------- */
 
 static uint16_t
@@ -47,6 +49,11 @@ kvc_prefetch_lookup_begin(KvcPrefetchRequest *r)
 		KvcPrefetchLookup *lookup = &r->lookups[a];
 		lookup->found = kvc_bitmap_new(r->n_lookup_keys);
 		lookup->info = g_new0(KvcL2ObjectInfo, r->n_lookup_keys);
+		/* It does not answer: asking more often would only gather requests without end. */
+		if (c->lookups[a].length >= KVC_PREFETCH_LOOKUPS_IN_FLIGHT) {
+			kvc_stats_add(c->context->stats, lookups_refused, 1);
+			continue;
+		}
 		lookup->link.data = r;
 		lookup->is_pending = true;
 		r->n_lookups_pending++;
@@ -56,8 +63,10 @@ kvc_prefetch_lookup_begin(KvcPrefetchRequest *r)
 		if (lookup->task_id == 0)
 			c->is_refused = true;
 	}
-	kvc_stats_add(c->context->stats, lookups, n_adapters);
-	kvc_stats_add(c->context->stats, lookup_keys, n_adapters * r->n_lookup_keys);
+	kvc_stats_add(c->context->stats, lookups, r->n_lookups_pending);
+	kvc_stats_add(c->context->stats, lookup_keys, r->n_lookups_pending * r->n_lookup_keys);
+	if (r->n_lookups_pending == 0)
+		plan(r);
 }
 
 /* ---- Plan ---------------------------------------------------------------------------------- */

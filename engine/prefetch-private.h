@@ -13,6 +13,8 @@
 
 /* Bounds on the loads in flight of all requests; the bytes also by a quarter of L1. */
 #define KVC_PREFETCH_BYTES_IN_FLIGHT (UINT64_C(256) << 20)
+/* Lookups an adapter may owe an answer to, those of requests that gave up on it included. */
+#define KVC_PREFETCH_LOOKUPS_IN_FLIGHT 1024
 #define KVC_PREFETCH_LOADS_IN_FLIGHT 256
 
 typedef struct KvcPrefetchRequest KvcPrefetchRequest;

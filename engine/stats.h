@@ -23,6 +23,7 @@
 	X(misses, "Keys found nowhere when asked for")                                             \
 	X(lookups, "Lookup tasks submitted to adapters")                                           \
 	X(lookup_keys, "Keys in them")                                                             \
+	X(lookups_refused, "Lookups not submitted: the adapter owes too many answers")             \
 	X(lookups_timed_out, "Requests whose lookup phase ended at the deadline")                  \
 	X(prefetches, "Prefetch requests submitted")                                               \
 	X(prefetches_completed, "Prefetch requests answered")                                      \

@@ -358,7 +358,9 @@ kvcfs_control_write(fuse_req_t req, KvcfsInode *inode, const char *data, size_t 
 		g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
 	bool has_path = false;
 	int rc = strlen(text) == len ? 0 : -EINVAL;
-	kvcfs_prefix_save_all(fs);
+	int saved = kvcfs_prefix_save_all(fs);
+	if (rc == 0 && saved < 0 && control->act == act_flush)
+		rc = -EIO; /* a chain could not be written: chains_save_failed */
 	for (char **line = lines; rc == 0 && *line; line++) {
 		if (!**line)
 			continue;

@@ -238,19 +238,33 @@ list_children(Listing *listing, const KvcfsHandle *handle, off_t off)
 		add_entry(listing, KVCFS_CONTROL_DIR, dir->fs->control_root->ino, S_IFDIR, end);
 }
 
+static int
+compare_sequences(const void *a, const void *b)
+{
+	const KvcfsInode *x = *(KvcfsInode *const *)a, *y = *(KvcfsInode *const *)b;
+	return x->staging->sequence < y->staging->sequence ? -1 : 1;
+}
+
+/* In the order in which they got their names, so that a listing can go on after any. */
 static void
 list_temps(Listing *listing, KvcfsInode *dir, off_t off)
 {
+	g_autoptr(GPtrArray) temps = g_ptr_array_new();
 	GHashTableIter iter;
-	const char *name;
 	KvcfsInode *inode;
-	off_t next = TEMP_OFFSET;
 	pthread_mutex_lock(&dir->fs->names);
 	if (dir->temps) {
 		g_hash_table_iter_init(&iter, dir->temps);
-		while (g_hash_table_iter_next(&iter, (void **)&name, (void **)&inode))
-			if (++next > off && !add_entry(listing, name, inode->ino, S_IFREG, next))
-				break;
+		while (g_hash_table_iter_next(&iter, NULL, (void **)&inode))
+			if (TEMP_OFFSET + (off_t)inode->staging->sequence > off)
+				g_ptr_array_add(temps, inode);
+	}
+	g_ptr_array_sort(temps, compare_sequences);
+	for (guint i = 0; i < temps->len; i++) {
+		inode = temps->pdata[i];
+		off_t next = TEMP_OFFSET + (off_t)inode->staging->sequence;
+		if (!add_entry(listing, inode->staging->temp_name, inode->ino, S_IFREG, next))
+			break;
 	}
 	pthread_mutex_unlock(&dir->fs->names);
 }

@@ -201,7 +201,11 @@ open_staging(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	pthread_mutex_unlock(&fs->names);
 	if (!is_staging)
 		return false;
-	if (is_write && kvcfs_staging_join(inode, fi->flags & O_TRUNC) < 0)
+	if (fi->flags & O_TRUNC) {
+		fuse_reply_err(req, kvcfs_staging_displace(inode) ? ESTALE : EROFS);
+		return true;
+	}
+	if (is_write && kvcfs_staging_join(inode) < 0)
 		return false;
 	KvcfsHandle *handle =
 		kvcfs_handle_new(is_write ? KVCFS_HANDLE_WRITE : KVCFS_HANDLE_READ, inode);
@@ -212,18 +216,23 @@ open_staging(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 		fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 	}
 	pthread_mutex_unlock(&fs->names);
-	if (fd < 0) {
-		kvcfs_handle_free(handle);
-		return false;
-	}
+	handle->fd = fd;
 	fi->noflush = !is_write;
-	reply_open(req, handle, fd, fi);
-	close(fd);
-	return true;
+	if (fd >= 0) {
+		reply_open(req, handle, fd, fi);
+		return true;
+	}
+	kvcfs_handle_release(handle);
+	return false;
 }
 
+typedef struct KeysWait {
+	KvcfsInode *keys; /* owned reference */
+	struct fuse_file_info fi;
+} KeysWait;
+
 static void
-open_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
+open_loaded_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 {
 	KvcfsInode *prefix = keys->parent;
 	bool is_write = (fi->flags & O_ACCMODE) != O_RDONLY;
@@ -240,6 +249,36 @@ open_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 	fi->direct_io = 1;
 	if (kvcfs_reply_open(req, fi, 0) != 0)
 		kvcfs_handle_free(handle);
+}
+
+static void
+after_chain(fuse_req_t req, KvcfsWake why, void *user)
+{
+	KeysWait *wait = user;
+	bool is_loaded = kvcfs_prefix_is_loaded(wait->keys->parent);
+	if (why == KVCFS_WAKE_INTERRUPT)
+		fuse_reply_err(req, EINTR);
+	else if (!is_loaded)
+		fuse_reply_err(req, EIO); /* not in time: an empty answer would be a lie */
+	else
+		open_loaded_keys(req, wait->keys, &wait->fi);
+	kvcfs_inode_unref(wait->keys, 1);
+	g_free(wait);
+}
+
+static void
+open_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
+{
+	Kvcfs *fs = keys->fs;
+	if ((fi->flags & O_TRUNC) || kvcfs_prefix_is_loaded(keys->parent)) {
+		open_loaded_keys(req, keys, fi);
+		return;
+	}
+	KeysWait *wait = g_new0(KeysWait, 1);
+	wait->keys = kvcfs_inode_ref(keys);
+	wait->fi = *fi;
+	int64_t deadline = kvcfs_now_ns() + fs->config.load_timeout_ns;
+	kvcfs_prefix_wait(keys->parent, req, deadline, after_chain, wait);
 }
 
 void

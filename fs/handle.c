@@ -5,12 +5,14 @@
 #include "fs/internal.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 KvcfsHandle *
 kvcfs_handle_new(KvcfsHandleKind kind, KvcfsInode *inode)
 {
 	KvcfsHandle *handle = g_new0(KvcfsHandle, 1);
 	handle->kind = kind;
+	handle->fd = -1;
 	pthread_mutex_lock(&inode->fs->names);
 	handle->inode = kvcfs_inode_ref_locked(inode);
 	g_hash_table_add(inode->fs->handles, handle);
@@ -37,6 +39,8 @@ kvcfs_handle_free(KvcfsHandle *handle)
 		kvcfs_io_close(handle->inode);
 	if (handle->object)
 		kvc_storage_manager_finish_read(fs->sm, handle->object);
+	if (handle->fd >= 0)
+		close(handle->fd);
 	if (handle->fetch)
 		kvcfs_fetch_drop(handle->fetch);
 	if (handle->text)

@@ -34,6 +34,8 @@
 	X(writes_not_published_killed, "Written files whose writer was ended by a signal")         \
 	X(writes_not_published_unflushed, "Written files released without a close")                \
 	X(writes_not_published_empty, "Files under a hash name that were never written to")        \
+	X(writes_not_published_tail, "Files whose declared end was never written")                 \
+	X(writes_not_published_error, "Written files that L1 could not take (log has the errno)")  \
 	X(writes_not_published_memory_full, "Written files during which L1 memory ran out")        \
 	X(writes_not_published_unlinked, "Written files whose name was removed before the commit") \
 	X(closes_slowed, "Closes of writers that waited because half of L1 was dirty")             \
@@ -83,6 +85,7 @@ typedef struct KvcfsStaging {
 	/* Where it is visible as a temporary file; NULL: not. */
 	KvcfsInode *temp_dir; /* not owned: the directory's table owns this inode */
 	char *temp_name;
+	uint64_t sequence; /* order in listings */
 	unsigned n_writers;
 	int64_t flushed_ns; /* the last FLUSH by a living writer; 0: none */
 	bool is_closing;    /* counted in Kvcfs.closing */
@@ -159,6 +162,7 @@ struct Kvcfs {
 	bool is_save_armed;	   /* a timer will save the changed chains */
 	uint64_t scopes_seen;	   /* scopes_version of the last sync */
 	uint64_t next_ino;
+	uint64_t next_temp; /* the next temporary file's sequence */
 };
 
 static inline Kvcfs *
@@ -261,9 +265,17 @@ int kvcfs_staging_create(KvcfsInode *dir,
 			 mode_t mode,
 			 KvcfsInode **out);
 /* One more writer of a temporary file: 0, or -EROFS when INODE is no staging. */
-int kvcfs_staging_join(KvcfsInode *inode, bool truncate);
+int kvcfs_staging_join(KvcfsInode *inode);
+/*
+ * An open with O_TRUNC does not join: the temporary file loses its name, as by unlink. true: the
+ * open is to be answered ESTALE, the kernel then walks again, finds no such name and creates a new
+ * file.
+ */
+bool kvcfs_staging_displace(KvcfsInode *inode);
 /* FLUSH by thread TID: 0, or -errno for close(). */
 int kvcfs_staging_flush(KvcfsInode *inode, pid_t tid);
+/* close(2) returns only now: who asks for the name waits for the RELEASE from here on. */
+void kvcfs_staging_renew_flush(KvcfsInode *inode);
 /* The end of one writer; the last one commits or drops. */
 void kvcfs_staging_release_writer(KvcfsInode *inode);
 /* rename(2) of the temporary file NAME in DIR to NEW_NAME in NEW_DIR: 0 or -errno. */
@@ -299,6 +311,7 @@ typedef struct KvcfsHandle {
 	KvcfsHandleKind kind;
 	KvcfsInode *inode;   /* owned reference */
 	KvcL1Object *object; /* READ: read-locked; NULL for a staging inode */
+	int fd;		     /* READ and WRITE of a staging inode: its file (owned); else -1 */
 	bool is_counted;     /* in the inode's n_opens */
 	GString *text;	     /* TEXT: what is read; KEYS_WRITE: the line that is not complete yet */
 	uint64_t write_offset; /* KEYS_WRITE: where the next write must be, unless O_APPEND */
@@ -392,17 +405,23 @@ GPtrArray *kvcfs_prefix_keys(KvcfsInode *prefix);
 GString *kvcfs_prefix_text(KvcfsInode *prefix);
 bool kvcfs_prefix_shows_keys_file(KvcfsInode *prefix);
 void kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file);
-/* Appends complete LINES; 0, or -EINVAL for a line that is no hash (those before it are in). */
-int kvcfs_prefix_append_lines(KvcfsInode *prefix, const char *text, size_t len);
-/* Replaces the chain by LINES as a whole: 0 or -EINVAL. */
+/* Appends complete lines that have been checked. true: the save timer has to be armed. */
+bool kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len);
+/* A chain longer than this is refused (a line is at most 129 bytes). */
+#define KVCFS_CHAIN_MAX_BYTES (64u << 20)
+/* Replaces the chain by LINES as a whole, in one step: 0 or -EINVAL. */
 int kvcfs_prefix_replace(KvcfsInode *prefix, const char *text, size_t len);
 /* It has changed and stays in memory until saved. true: the timer has to be armed, without the
  * lock. */
 bool kvcfs_prefix_mark_dirty_locked(KvcfsInode *prefix);
 void kvcfs_prefix_arm_save_timer(Kvcfs *fs);
-/* Writes the chain to L1 (and so to L2) if it changed: 0 or -errno. */
+/*
+ * Writes the chain to L1 (and so to L2) if it changed: 0 or -errno; -EAGAIN: it changed and what it
+ * was before is not loaded yet. It is tried again by the timer.
+ */
 int kvcfs_prefix_save(KvcfsInode *prefix);
-void kvcfs_prefix_save_all(Kvcfs *fs);
+/* All that changed: 0 or the first -errno. */
+int kvcfs_prefix_save_all(Kvcfs *fs);
 /* The inode of .keys (transfer full). */
 KvcfsInode *kvcfs_prefix_keys_inode(KvcfsInode *prefix);
 /* Begins the held loads of every open prefix directory that has KEY. */

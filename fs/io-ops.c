@@ -48,25 +48,11 @@ reply_mapped(fuse_req_t req, int fd, size_t size, off_t off)
 	munmap(data, length);
 }
 
-/* A descriptor of the handle's file that stays valid (to be closed), or -1. */
+/* The handle's file; stays valid while the handle does. */
 static int
-dup_file(KvcfsHandle *handle)
+file_of(const KvcfsHandle *handle)
 {
-	KvcfsInode *inode = handle->inode;
-	if (handle->object)
-		return fcntl(kvc_l1_object_get_fd(handle->object), F_DUPFD_CLOEXEC, 3);
-	int fd = -1;
-	pthread_mutex_lock(&inode->fs->names);
-	if (inode->staging)
-		fd = kvc_l1_object_get_fd(inode->staging->object);
-	pthread_mutex_lock(&inode->io_lock);
-	if (fd < 0 && inode->commit_lock)
-		fd = kvc_l1_object_get_fd(inode->commit_lock);
-	pthread_mutex_unlock(&inode->io_lock);
-	if (fd >= 0)
-		fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	pthread_mutex_unlock(&inode->fs->names);
-	return fd;
+	return handle->object ? kvc_l1_object_get_fd(handle->object) : handle->fd;
 }
 
 void
@@ -83,13 +69,11 @@ kvcfs_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fus
 		g_string_free(text, TRUE);
 		return;
 	}
-	int fd = dup_file(handle);
-	if (fd < 0) {
+	int fd = file_of(handle);
+	if (fd < 0)
 		fuse_reply_err(req, EBADF);
-		return;
-	}
-	reply_mapped(req, fd, size, off);
-	close(fd);
+	else
+		reply_mapped(req, fd, size, off);
 }
 
 static ssize_t
@@ -113,12 +97,8 @@ write_staging(KvcfsHandle *handle, const char *data, size_t size, off_t off)
 {
 	KvcfsInode *inode = handle->inode;
 	ssize_t n = kvcfs_staging_reserve(inode, (uint64_t)off + size);
-	if (n == 0) {
-		int fd = dup_file(handle);
-		n = fd < 0 ? -EBADF : write_fully(fd, data, size, off);
-		if (fd >= 0)
-			close(fd);
-	}
+	if (n == 0)
+		n = write_fully(file_of(handle), data, size, off);
 	if (n < 0) {
 		pthread_mutex_lock(&inode->fs->names);
 		if (inode->staging)
@@ -128,9 +108,17 @@ write_staging(KvcfsHandle *handle, const char *data, size_t size, off_t off)
 	return n;
 }
 
-/* Lines are taken as they become complete; a line that cannot become a hash fails its write. */
+/*
+ * Lines are taken as they become complete; a line that cannot become a hash fails its write.
+ * Writers that share the descriptor are kept apart by names.
+ */
 static ssize_t
-write_keys(KvcfsHandle *handle, const char *data, size_t size, off_t off, bool is_append)
+write_keys_locked(KvcfsHandle *handle,
+		  const char *data,
+		  size_t size,
+		  off_t off,
+		  bool is_append,
+		  bool *must_arm)
 {
 	KvcfsInode *prefix = handle->inode->parent;
 	if (!is_append && (uint64_t)off != handle->write_offset)
@@ -142,11 +130,24 @@ write_keys(KvcfsHandle *handle, const char *data, size_t size, off_t off, bool i
 	if (!kvcfs_chain_are_lines(text->str, complete) ||
 	    text->len - complete > 2 * KVC_CHUNK_HASH_MAX_BYTES)
 		return -EINVAL;
-	kvcfs_prefix_append_lines(prefix, text->str, complete);
+	*must_arm |= kvcfs_prefix_append_lines_locked(prefix, text->str, complete);
 	g_string_assign(handle->text, "");
 	g_string_append_len(handle->text, text->str + complete, (gssize)(text->len - complete));
 	handle->write_offset += size;
 	return (ssize_t)size;
+}
+
+static ssize_t
+write_keys(KvcfsHandle *handle, const char *data, size_t size, off_t off, bool is_append)
+{
+	Kvcfs *fs = handle->inode->fs;
+	bool must_arm = false;
+	pthread_mutex_lock(&fs->names);
+	ssize_t n = write_keys_locked(handle, data, size, off, is_append, &must_arm);
+	pthread_mutex_unlock(&fs->names);
+	if (must_arm)
+		kvcfs_prefix_arm_save_timer(fs);
+	return n;
 }
 
 void
@@ -200,17 +201,13 @@ kvcfs_op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fus
 {
 	KvcfsHandle *handle = kvcfs_handle_of(fi);
 	bool has_file = handle->kind == KVCFS_HANDLE_READ || handle->kind == KVCFS_HANDLE_WRITE;
-	int fd = has_file ? dup_file(handle) : -1;
-	if (fd < 0) {
+	off_t result = has_file ? lseek(file_of(handle), off, whence) : -1;
+	if (!has_file)
 		fuse_reply_err(req, EINVAL);
-		return;
-	}
-	off_t result = lseek(fd, off, whence);
-	if (result < 0)
+	else if (result < 0)
 		fuse_reply_err(req, errno);
 	else
 		fuse_reply_lseek(req, result);
-	close(fd);
 }
 
 /* ---- FLUSH, RELEASE, FSYNC ------------------------------------------------------------------ */
@@ -219,11 +216,20 @@ kvcfs_op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fus
 static int
 flush_keys(KvcfsHandle *handle)
 {
-	if (handle->text->len == 0)
-		return 0;
-	int rc = kvcfs_prefix_append_lines(handle->inode->parent, handle->text->str,
-					   handle->text->len);
-	g_string_truncate(handle->text, 0);
+	Kvcfs *fs = handle->inode->fs;
+	bool must_arm = false;
+	int rc = 0;
+	pthread_mutex_lock(&fs->names);
+	GString *text = handle->text;
+	if (text->len > 0 && !kvcfs_chain_are_lines(text->str, text->len))
+		rc = -EINVAL;
+	else if (text->len > 0)
+		must_arm = kvcfs_prefix_append_lines_locked(handle->inode->parent, text->str,
+							    text->len);
+	g_string_truncate(text, 0);
+	pthread_mutex_unlock(&fs->names);
+	if (must_arm)
+		kvcfs_prefix_arm_save_timer(fs);
 	return rc;
 }
 
@@ -235,7 +241,7 @@ flush_keys(KvcfsHandle *handle)
 #define SLOW_WRITER_STEP_NS INT64_C(5000000)
 
 typedef struct SlowFlush {
-	Kvcfs *fs;
+	KvcfsInode *inode; /* the open file keeps it */
 	int64_t deadline_ns;
 } SlowFlush;
 
@@ -243,11 +249,13 @@ static void
 slow_flush_step(fuse_req_t req, KvcfsWake why, void *user)
 {
 	SlowFlush *slow = user;
-	Kvcfs *fs = slow->fs;
+	Kvcfs *fs = slow->inode->fs;
 	int64_t now = kvcfs_now_ns();
 	if (why == KVCFS_WAKE_INTERRUPT || now >= slow->deadline_ns ||
 	    !kvc_storage_manager_is_half_dirty(fs->sm)) {
-		/* Interrupted or not, the file is closed. */
+		/* Interrupted or not, the file is closed: the RELEASE is worth waiting for from
+		 * now. */
+		kvcfs_staging_renew_flush(slow->inode);
 		fuse_reply_err(req, 0);
 		g_free(slow);
 		return;
@@ -273,7 +281,7 @@ kvcfs_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	}
 	kvcfs_count(fs, closes_slowed);
 	SlowFlush *slow = g_new(SlowFlush, 1);
-	*slow = (SlowFlush){fs, kvcfs_now_ns() + SLOW_WRITER_NS};
+	*slow = (SlowFlush){handle->inode, kvcfs_now_ns() + SLOW_WRITER_NS};
 	slow_flush_step(req, KVCFS_WAKE_DONE, slow);
 }
 
@@ -339,8 +347,11 @@ kvcfs_op_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_in
 	if (handle->object) {
 		fsync_key(req, inode->fs, inode->key);
 	} else if (inode->kind == KVCFS_KEYS) {
-		kvcfs_prefix_save(inode->parent);
-		fsync_key(req, inode->fs, inode->parent->key);
+		int rc = kvcfs_prefix_save(inode->parent);
+		if (rc < 0)
+			fuse_reply_err(req, -rc);
+		else
+			fsync_key(req, inode->fs, inode->parent->key);
 	} else {
 		/* Not committed: it cannot be durable yet. */
 		fuse_reply_err(req, 0);

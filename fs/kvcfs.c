@@ -201,7 +201,10 @@ kvcfs_end_session(Kvcfs *fs, bool all_closed)
 	if (!all_closed)
 		distrust_stagings(fs);
 	kvcfs_handles_release_all(fs);
-	kvcfs_prefix_save_all(fs);
+	int rc = kvcfs_prefix_save_all(fs);
+	if (rc < 0)
+		g_warning("the chain of a prefix directory could not be saved and is lost: %s",
+			  g_strerror(-rc));
 }
 
 void

@@ -10,6 +10,7 @@
 #include "fs/internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -267,7 +268,11 @@ kvcfs_op_create(
 	KvcfsHandle *handle = kvcfs_handle_new(KVCFS_HANDLE_WRITE, inode);
 	struct fuse_entry_param entry = {.ino = kvcfs_inode_nodeid(inode)};
 	kvcfs_inode_get_attr(inode, &entry.attr);
-	int id = kvcfs_io_open(inode, kvc_l1_object_get_fd(inode->staging->object));
+	/* We are its writer: the object stays, and with it the descriptor, until we are released.
+	 */
+	int fd = kvc_l1_object_get_fd(inode->staging->object);
+	handle->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	int id = handle->fd < 0 ? -errno : kvcfs_io_open(inode, fd);
 	handle->is_counted = id >= 0;
 	fi->fh = (uintptr_t)handle;
 	fi->direct_io = id == 0;

@@ -125,7 +125,6 @@ kvcfs_reply_create(fuse_req_t req,
 #define OPEN_KEEP_CACHE (1u << 1)
 #define OPEN_NONSEEKABLE (1u << 2)
 #define OPEN_NOFLUSH (1u << 5)
-#define OPEN_PARALLEL_DIRECT_WRITES (1u << 6)
 #define OPEN_PASSTHROUGH (1u << 7)
 
 typedef struct InHeader {
@@ -301,7 +300,7 @@ open_out(const struct fuse_file_info *fi, int backing_id)
 {
 	OpenOut out = {.fh = fi->fh, .backing_id = backing_id};
 	if (fi->direct_io)
-		out.open_flags |= OPEN_DIRECT_IO | OPEN_PARALLEL_DIRECT_WRITES;
+		out.open_flags |= OPEN_DIRECT_IO;
 	if (fi->noflush)
 		out.open_flags |= OPEN_NOFLUSH;
 	/* With passthrough the kernel allows no other companions (facts/fuse.md 1.5). */

@@ -33,7 +33,9 @@ struct KvcfsPendings {
 	pthread_t thread;
 	/* Protected by lock. */
 	GPtrArray *all;
-	int64_t wake_at_ns; /* when the thread will look again by itself */
+	int64_t wake_at_ns;   /* when the thread will look again by itself */
+	unsigned n_answering; /* claimed, their answer is running */
+	pthread_cond_t idle;  /* none is */
 	bool is_stopping;
 };
 
@@ -62,6 +64,7 @@ claim_locked(KvcfsPending *p)
 	if (p->is_answered)
 		return false;
 	p->is_answered = true;
+	p->owner->n_answering++;
 	return true;
 }
 
@@ -104,6 +107,8 @@ answer(KvcfsPending *p, KvcfsWake why)
 	p->answer(p->req, why, p->user);
 	pthread_mutex_lock(&pendings->lock);
 	p->deadline_ns = now_ns() + GRACE_NS;
+	if (--pendings->n_answering == 0)
+		pthread_cond_broadcast(&pendings->idle);
 	if (p->is_released)
 		wake_thread_locked(pendings, p->deadline_ns);
 	pthread_mutex_unlock(&pendings->lock);
@@ -159,6 +164,7 @@ kvcfs_pendings_new(void)
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&pendings->wake, &attr);
 	pthread_condattr_destroy(&attr);
+	pthread_cond_init(&pendings->idle, NULL);
 	pendings->all = g_ptr_array_new();
 	if (pthread_create(&pendings->thread, NULL, deadline_thread, pendings) != 0)
 		g_error("cannot start a thread");
@@ -173,8 +179,14 @@ kvcfs_pendings_stop(KvcfsPendings *pendings)
 	pendings->is_stopping = true;
 	wake_thread_locked(pendings, INT64_MIN);
 	pthread_mutex_unlock(&pendings->lock);
-	if (!was_stopping)
-		pthread_join(pendings->thread, NULL);
+	if (was_stopping)
+		return;
+	pthread_join(pendings->thread, NULL);
+	/* Answers run in the engine's threads too: what they use may be freed after this. */
+	pthread_mutex_lock(&pendings->lock);
+	while (pendings->n_answering > 0)
+		pthread_cond_wait(&pendings->idle, &pendings->lock);
+	pthread_mutex_unlock(&pendings->lock);
 }
 
 void
@@ -185,6 +197,7 @@ kvcfs_pendings_free(KvcfsPendings *pendings)
 		g_free(pendings->all->pdata[i]);
 	g_ptr_array_unref(pendings->all);
 	pthread_cond_destroy(&pendings->wake);
+	pthread_cond_destroy(&pendings->idle);
 	pthread_mutex_destroy(&pendings->lock);
 	g_free(pendings);
 }

@@ -267,42 +267,51 @@ kvcfs_prefix_shows_keys_file(KvcfsInode *prefix)
 	return shows;
 }
 
+static void
+clear_locked(KvcfsInode *prefix, bool remove_keys_file)
+{
+	kvcfs_chain_clear_locked(prefix);
+	prefix->chain->is_loaded = true;
+	prefix->chain->is_keys_file_removed = remove_keys_file;
+	cancel_loads_locked(prefix);
+}
+
 void
 kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file)
 {
 	Kvcfs *fs = prefix->fs;
 	pthread_mutex_lock(&fs->names);
-	kvcfs_chain_clear_locked(prefix);
-	prefix->chain->is_loaded = true;
-	prefix->chain->is_keys_file_removed = remove_keys_file;
-	cancel_loads_locked(prefix);
+	clear_locked(prefix, remove_keys_file);
 	bool must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
 	pthread_mutex_unlock(&fs->names);
 	if (must_arm)
 		kvcfs_prefix_arm_save_timer(fs);
 }
 
-int
-kvcfs_prefix_append_lines(KvcfsInode *prefix, const char *text, size_t len)
+bool
+kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len)
 {
-	Kvcfs *fs = prefix->fs;
-	pthread_mutex_lock(&fs->names);
-	int rc = kvcfs_chain_append_lines_locked(prefix, text, len);
+	if (len == 0)
+		return false;
+	kvcfs_chain_append_lines_locked(prefix, text, len);
 	prefix->chain->is_keys_file_removed = false;
-	bool must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
-	pthread_mutex_unlock(&fs->names);
-	if (must_arm)
-		kvcfs_prefix_arm_save_timer(fs);
-	return rc;
+	return kvcfs_prefix_mark_dirty_locked(prefix);
 }
 
 int
 kvcfs_prefix_replace(KvcfsInode *prefix, const char *text, size_t len)
 {
+	Kvcfs *fs = prefix->fs;
 	if (!kvcfs_chain_are_lines(text, len))
 		return -EINVAL;
-	kvcfs_prefix_clear(prefix, false);
-	return kvcfs_prefix_append_lines(prefix, text, len);
+	pthread_mutex_lock(&fs->names);
+	clear_locked(prefix, false);
+	kvcfs_chain_append_lines_locked(prefix, text, len);
+	bool must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
+	pthread_mutex_unlock(&fs->names);
+	if (must_arm)
+		kvcfs_prefix_arm_save_timer(fs);
+	return 0;
 }
 
 KvcfsInode *

@@ -73,17 +73,17 @@ kvcfs_prefix_save(KvcfsInode *prefix)
 	pthread_mutex_lock(&fs->names);
 	/* Before it is loaded, what was added is not the chain. */
 	bool must_save = prefix->chain->is_dirty && prefix->chain->is_loaded;
+	if (prefix->chain->is_dirty && !prefix->chain->is_loaded)
+		rc = -EAGAIN;
 	bool is_gone = prefix->is_unlinked;
-	GString *text = must_save && !is_gone ? kvcfs_chain_text(prefix->chain) : NULL;
+	g_autoptr(GString) text = must_save && !is_gone ? kvcfs_chain_text(prefix->chain) : NULL;
 	if (must_save)
 		prefix->chain->is_dirty = false;
 	pthread_mutex_unlock(&fs->names);
-	if (text) {
+	if (text)
 		rc = write_chain(prefix, text);
-		g_string_free(text, TRUE);
-	}
 	bool must_arm = false;
-	if (rc < 0) {
+	if (rc < 0 && text) {
 		kvcfs_count(fs, chains_save_failed);
 		pthread_mutex_lock(&fs->names);
 		must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
@@ -99,9 +99,10 @@ kvcfs_prefix_save(KvcfsInode *prefix)
 	return rc;
 }
 
-void
+int
 kvcfs_prefix_save_all(Kvcfs *fs)
 {
+	int first = 0;
 	g_autoptr(GPtrArray) dirty = g_ptr_array_new();
 	GHashTableIter iter;
 	KvcfsInode *prefix;
@@ -112,9 +113,11 @@ kvcfs_prefix_save_all(Kvcfs *fs)
 			g_ptr_array_add(dirty, kvcfs_inode_ref_locked(prefix));
 	pthread_mutex_unlock(&fs->names);
 	for (guint i = 0; i < dirty->len; i++) {
-		kvcfs_prefix_save(dirty->pdata[i]);
+		int rc = kvcfs_prefix_save(dirty->pdata[i]);
+		first = first ? first : rc;
 		kvcfs_inode_unref(dirty->pdata[i], 1);
 	}
+	return first;
 }
 
 /* ---- Loading ------------------------------------------------------------------------------- */
@@ -133,7 +136,8 @@ install(KvcfsInode *prefix, const char *text, size_t len)
 static bool
 install_object(KvcfsInode *prefix, KvcL1Object *object)
 {
-	uint64_t bytes = kvc_l1_object_get_bytes(object);
+	/* What is longer was not written by us. */
+	uint64_t bytes = MIN(kvc_l1_object_get_bytes(object), KVCFS_CHAIN_MAX_BYTES);
 	g_autofree char *text = g_malloc(bytes + 1);
 	ssize_t n = pread(kvc_l1_object_get_fd(object), text, bytes, 0);
 	kvc_storage_manager_finish_read(prefix->fs->sm, object);

@@ -64,6 +64,7 @@ add_temp_locked(KvcfsInode *dir, const char *name, KvcfsInode *inode)
 		dir->temps = g_hash_table_new(g_str_hash, g_str_equal);
 	inode->staging->temp_dir = dir;
 	inode->staging->temp_name = g_strdup(name);
+	inode->staging->sequence = ++dir->fs->next_temp;
 	g_hash_table_insert(dir->temps, inode->staging->temp_name, kvcfs_inode_ref_locked(inode));
 	return old;
 }
@@ -125,48 +126,76 @@ kvcfs_staging_create(KvcfsInode *dir,
 /* ---- Writing ------------------------------------------------------------------------------- */
 
 int
-kvcfs_staging_join(KvcfsInode *inode, bool truncate)
+kvcfs_staging_join(KvcfsInode *inode)
 {
 	Kvcfs *fs = inode->fs;
-	int rc = -EROFS;
 	pthread_mutex_lock(&fs->names);
+	KvcfsStaging *st = inode->staging;
 	/* Without a writer but with a target it is being committed. */
-	if (inode->staging && (inode->staging->n_writers > 0 || !inode->staging->target)) {
-		rc = 0;
-		if (truncate && ftruncate(kvc_l1_object_get_fd(inode->staging->object), 0) != 0)
-			rc = -errno;
-		if (rc == 0)
-			inode->staging->n_writers++;
+	bool may_join = st && (st->n_writers > 0 || !st->target);
+	if (may_join)
+		st->n_writers++;
+	pthread_mutex_unlock(&fs->names);
+	return may_join ? 0 : -EROFS;
+}
+
+bool
+kvcfs_staging_displace(KvcfsInode *inode)
+{
+	Kvcfs *fs = inode->fs;
+	g_autofree char *name = NULL;
+	KvcfsInode *dir = NULL;
+	pthread_mutex_lock(&fs->names);
+	if (inode->staging && inode->staging->temp_dir) {
+		dir = kvcfs_inode_ref_locked(inode->staging->temp_dir);
+		name = g_strdup(inode->staging->temp_name);
 	}
 	pthread_mutex_unlock(&fs->names);
+	if (!dir)
+		return false;
+	kvcfs_staging_unlink(dir, name);
+	kvcfs_inode_unref(dir, 1);
+	return true;
+}
+
+/*
+ * For the time of a change the caller is one more writer: the object stays, and what it takes to
+ * make room is done without the lock.
+ */
+static int
+change(KvcfsInode *inode, uint64_t reserve, bool set_size, uint64_t bytes)
+{
+	Kvcfs *fs = inode->fs;
+	int rc = kvcfs_staging_join(inode);
+	if (rc < 0)
+		return rc;
+	KvcL1Object *object = inode->staging->object;
+	rc = kvc_storage_manager_extend_write(fs->sm, object, reserve);
+	if (rc == 0 && set_size && ftruncate(kvc_l1_object_get_fd(object), (off_t)bytes) != 0)
+		rc = -errno;
+	kvcfs_staging_release_writer(inode);
 	return rc;
 }
 
 int
 kvcfs_staging_reserve(KvcfsInode *inode, uint64_t bytes)
 {
-	Kvcfs *fs = inode->fs;
-	int rc = -EROFS;
-	pthread_mutex_lock(&fs->names);
-	if (inode->staging)
-		rc = kvc_storage_manager_extend_write(fs->sm, inode->staging->object, bytes);
-	pthread_mutex_unlock(&fs->names);
-	return rc;
+	return change(inode, bytes, false, 0);
 }
 
 int
 kvcfs_staging_set_size(KvcfsInode *inode, uint64_t bytes)
 {
-	int rc = kvcfs_staging_reserve(inode, bytes);
-	if (rc < 0)
-		return rc;
+	return change(inode, bytes, true, bytes);
+}
+
+void
+kvcfs_staging_renew_flush(KvcfsInode *inode)
+{
 	pthread_mutex_lock(&inode->fs->names);
-	if (!inode->staging)
-		rc = -EROFS;
-	else if (ftruncate(kvc_l1_object_get_fd(inode->staging->object), (off_t)bytes) != 0)
-		rc = -errno;
+	if (inode->staging && inode->staging->target)
+		begin_closing_locked(inode);
 	pthread_mutex_unlock(&inode->fs->names);
-	return rc;
 }
 
 int
@@ -237,11 +266,26 @@ find_objection(Kvcfs *fs, const KvcfsStaging *st)
 		kvcfs_count(fs, writes_not_published_unflushed);
 		return -EIO;
 	}
-	if (kvc_l1_object_get_bytes(st->object) == 0) {
+	uint64_t bytes = kvc_l1_object_get_bytes(st->object);
+	if (bytes == 0) {
 		kvcfs_count(fs, writes_not_published_empty);
 		return 1;
 	}
+	/* Exact to a page on small pages, to 2 MiB on huge ones (facts/fuse.md 1.13). */
+	if (lseek(kvc_l1_object_get_fd(st->object), (off_t)bytes - 1, SEEK_DATA) < 0) {
+		kvcfs_count(fs, writes_not_published_tail);
+		return 1;
+	}
 	return 0;
+}
+
+/* close() has returned already: this is the only place that can tell. */
+static void
+report_lost_write(Kvcfs *fs, const KvcfsStaging *st, int rc)
+{
+	g_autofree char *name = kvc_object_key_to_string(st->target);
+	kvcfs_count(fs, writes_not_published_error);
+	g_warning("%s was written but L1 could not take it: %s", name, g_strerror(-rc));
 }
 
 static int
@@ -257,6 +301,8 @@ publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st)
 		kvcfs_count(fs, writes_duplicate);
 	else if (rc == 0)
 		kvcfs_count(fs, writes_published);
+	else
+		report_lost_write(fs, st, rc);
 	pthread_mutex_lock(&inode->io_lock);
 	/* Readers of the temporary file go on with the object. */
 	if (rc >= 0 && inode->n_opens > 0 && !inode->commit_lock)
@@ -360,7 +406,9 @@ rename_to_keys(KvcfsInode *dir, const char *name, KvcfsInode *prefix)
 	ssize_t n = -ENOENT;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
-	if (inode) {
+	if (inode && kvc_l1_object_get_bytes(inode->staging->object) > KVCFS_CHAIN_MAX_BYTES) {
+		n = -EFBIG;
+	} else if (inode) {
 		uint64_t bytes = kvc_l1_object_get_bytes(inode->staging->object);
 		text = g_malloc(bytes + 1);
 		n = pread(kvc_l1_object_get_fd(inode->staging->object), text, bytes, 0);
