@@ -175,8 +175,6 @@ void kvc_l1_object_unref(KvcL1Object *object);
  */
 int kvc_l1_object_map(KvcL1Object *object, bool write, KvcMemoryObj *out);
 void kvc_l1_object_unmap(KvcMemoryObj *mapped);
-/* For loads: gives a staging object the size BYTES (at most its reservation). 0 or -errno. */
-int kvc_l1_object_set_size(KvcL1Object *object, uint64_t bytes);
 
 typedef struct KvcL1Counts {
 	uint64_t objects, read_locks, dirty_objects, unreplicated_objects, temporary_objects,

@@ -165,7 +165,13 @@ kvc_l1_memory_sample_full(KvcL1Memory *memory)
 {
 	struct statfs st;
 	if (memory->mount_fd >= 0 && fstatfs(memory->mount_fd, &st) == 0 && st.f_bfree == 0)
-		__atomic_fetch_add(&memory->full_epoch, 1, __ATOMIC_SEQ_CST);
+		kvc_l1_memory_note_full(memory);
+}
+
+void
+kvc_l1_memory_note_full(KvcL1Memory *memory)
+{
+	__atomic_fetch_add(&memory->full_epoch, 1, __ATOMIC_SEQ_CST);
 }
 
 uint64_t

@@ -27,6 +27,8 @@ void kvc_l1_memory_uncharge(KvcL1Memory *memory, uint64_t bytes, unsigned files)
 int kvc_l1_memory_create_file(KvcL1Memory *memory);
 /* Samples the free space; when it is used up, the epoch moves on: writes since may have failed. */
 void kvc_l1_memory_sample_full(KvcL1Memory *memory);
+/* An allocation has just failed: for a moment there was no room for anybody. */
+void kvc_l1_memory_note_full(KvcL1Memory *memory);
 uint64_t kvc_l1_memory_full_epoch(KvcL1Memory *memory);
 
 uint64_t kvc_l1_memory_capacity(const KvcL1Memory *memory);

@@ -68,12 +68,19 @@ kvc_l1_object_allocate(KvcL1Object *object, uint64_t reserved)
 	do
 		rc = fallocate(object->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)reserved);
 	while (rc != 0 && errno == EINTR);
-	return rc == 0 ? 0 : -errno;
+	if (rc == 0)
+		return 0;
+	rc = -errno;
+	/* What it had taken before it failed others may have missed. */
+	if (rc == -ENOSPC)
+		kvc_l1_memory_note_full(((Object *)object)->memory);
+	return rc;
 }
 
 int
 kvc_l1_object_set_size(KvcL1Object *object, uint64_t bytes)
 {
+	kvc_l1_memory_sample_full(((Object *)object)->memory);
 	return ftruncate(object->fd, (off_t)bytes) == 0 ? 0 : -errno;
 }
 
@@ -87,6 +94,18 @@ adjust_charge(KvcL1Object *object, KvcL1Memory *memory, uint64_t exact)
 	object->charged_bytes = exact;
 }
 
+/* Holes have not been paid for: only within the budget, the overrun is for what is written. */
+static int
+fill_holes(KvcL1Object *object, KvcL1Memory *memory, uint64_t exact)
+{
+	if (exact > object->charged_bytes) {
+		if (!kvc_l1_memory_charge(memory, exact - object->charged_bytes, 0))
+			return -ENOSPC;
+		object->charged_bytes = exact;
+	}
+	return kvc_l1_object_allocate(object, exact);
+}
+
 int
 kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory)
 {
@@ -98,7 +117,7 @@ kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory)
 	if (ftruncate(object->fd, st.st_size) != 0)
 		return -errno;
 	if ((uint64_t)st.st_blocks * 512 < exact) {
-		int rc = kvc_l1_object_allocate(object, exact);
+		int rc = fill_holes(object, memory, exact);
 		if (rc < 0)
 			return rc;
 	}

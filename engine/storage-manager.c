@@ -236,7 +236,8 @@ is_other_object_in_l2(KvcStorageManager *sm, KvcObjectKey *key, KvcL1Object *obj
 {
 	KvcObjectInfo info;
 	return kvc_key_index_get(sm->context.index, key, &info) == 0 &&
-	       (info.tiers & ~KVC_TIER_L1) && info.bytes != kvc_l1_object_get_bytes(object);
+	       (info.tiers & ~KVC_TIER_L1) && info.bytes != 0 &&
+	       info.bytes != kvc_l1_object_get_bytes(object);
 }
 
 int

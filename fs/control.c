@@ -294,7 +294,7 @@ static int
 add_object_key(Kvcfs *fs, KvcfsInode *dir, const char *name, GPtrArray *keys)
 {
 	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
-	if (kvc_storage_manager_stat(fs->sm, key, NULL) < 0 ||
+	if (!kvcfs_object_exists(fs, key) ||
 	    (dir->kind == KVCFS_PREFIX && !kvcfs_prefix_has(dir, key)))
 		return -ENOENT;
 	g_ptr_array_add(keys, g_steal_pointer(&key));

@@ -71,7 +71,7 @@ static size_t
 count_known(Kvcfs *fs, const GPtrArray *keys)
 {
 	size_t n = 0;
-	while (n < keys->len && kvc_storage_manager_stat(fs->sm, keys->pdata[n], NULL) == 0)
+	while (n < keys->len && kvcfs_object_exists(fs, keys->pdata[n]))
 		n++;
 	return n;
 }
@@ -269,6 +269,15 @@ list_temps(Listing *listing, KvcfsInode *dir, off_t off)
 	pthread_mutex_unlock(&dir->fs->names);
 }
 
+/* What others left in L2 may be empty, or have a name that means something else here. */
+static bool
+is_listed(const KvcObjectKey *key, const char *name, uint64_t bytes)
+{
+	if (key->space == KVC_SPACE_PREFIX)
+		return kvcfs_name_classify(name) == KVCFS_NAME_OTHER;
+	return bytes > 0;
+}
+
 /* true: all keys fit. */
 static bool
 list_keys(Listing *listing, KvcfsInode *rank, off_t off)
@@ -288,7 +297,9 @@ list_keys(Listing *listing, KvcfsInode *rank, off_t off)
 								      key->chunk_hash_len)
 							  : kvc_object_key_hash_hex(key);
 			after = entries[i].info.sequence;
-			fits = fits && add_entry(listing, name, key->hash,
+			if (is_listed(key, name, entries[i].info.bytes))
+				fits = fits &&
+				       add_entry(listing, name, key->hash,
 						 is_prefix ? S_IFDIR : S_IFREG, (off_t)after);
 			kvc_object_key_unref(key);
 		}

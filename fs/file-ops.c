@@ -214,6 +214,7 @@ open_staging(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	if (fd >= 0) {
 		inode->open_bytes = kvc_l1_object_get_bytes(inode->staging->object);
 		fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+		fd = fd < 0 ? -errno : fd;
 	}
 	pthread_mutex_unlock(&fs->names);
 	handle->fd = fd;
@@ -222,8 +223,9 @@ open_staging(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 		reply_open(req, handle, fd, fi);
 		return true;
 	}
+	fuse_reply_err(req, fd == -EMFILE ? EMFILE : ENOENT);
 	kvcfs_handle_release(handle);
-	return false;
+	return true;
 }
 
 typedef struct KeysWait {

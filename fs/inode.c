@@ -191,6 +191,13 @@ kvcfs_object_inode_locked(Kvcfs *fs, KvcObjectKey *key)
 	return inode;
 }
 
+bool
+kvcfs_object_exists(Kvcfs *fs, KvcObjectKey *key)
+{
+	KvcObjectInfo info;
+	return kvc_storage_manager_stat(fs->sm, key, &info) == 0 && info.bytes > 0;
+}
+
 /* ---- Attributes ---------------------------------------------------------------------------- */
 
 static struct timespec
@@ -274,10 +281,9 @@ kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st)
 	int rc = 0;
 	*st = (struct stat){.st_ino = inode->ino, .st_blksize = 4 << 20};
 	if (inode->kind == KVCFS_KEYS) {
-		g_autoptr(GString) text = NULL;
-		text = kvcfs_prefix_text(inode->parent);
-		st->st_size = (off_t)text->len;
-		st->st_blocks = (blkcnt_t)((text->len + 511) / 512);
+		size_t len = kvcfs_prefix_text_len(inode->parent);
+		st->st_size = (off_t)len;
+		st->st_blocks = (blkcnt_t)((len + 511) / 512);
 	}
 	pthread_mutex_lock(&fs->names);
 	st->st_mode = inode->mode;

@@ -35,6 +35,7 @@
 	X(writes_not_published_unflushed, "Written files released without a close")                \
 	X(writes_not_published_empty, "Files under a hash name that were never written to")        \
 	X(writes_not_published_tail, "Files whose declared end was never written")                 \
+	X(writes_not_published_too_big, "Files larger than L1, which could never be read again")   \
 	X(writes_not_published_error, "Written files that L1 could not take (log has the errno)")  \
 	X(writes_not_published_memory_full, "Written files during which L1 memory ran out")        \
 	X(writes_not_published_unlinked, "Written files whose name was removed before the commit") \
@@ -137,6 +138,7 @@ struct Kvcfs {
 	KvcStorageManager *sm;
 	struct fuse_session *se;
 	bool is_passthrough;
+	uint64_t l1_capacity_bytes;
 	KvcfsPendings *pendings;
 	KvcfsNotifier *notifier;
 
@@ -401,8 +403,11 @@ void kvcfs_prefix_settle_position(KvcfsInode *prefix, KvcObjectKey *key, bool co
 int kvcfs_prefix_unlink(KvcfsInode *prefix, const char *name);
 /* The keys of the chain in order (transfer full). */
 GPtrArray *kvcfs_prefix_keys(KvcfsInode *prefix);
-/* The chain's text: a line a key. */
+/* The chain's text: a line a key. And its length, which is cheap. */
 GString *kvcfs_prefix_text(KvcfsInode *prefix);
+size_t kvcfs_prefix_text_len(KvcfsInode *prefix);
+/* Is KEY an object of this mount? An empty file that somebody left in L2 is none. */
+bool kvcfs_object_exists(Kvcfs *fs, KvcObjectKey *key);
 bool kvcfs_prefix_shows_keys_file(KvcfsInode *prefix);
 void kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file);
 /* Appends complete lines that have been checked. true: the save timer has to be armed. */

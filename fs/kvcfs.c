@@ -118,6 +118,7 @@ kvcfs_new(const KvcfsConfig *config, KvcStorageManagerConfig *engine, GError **e
 	engine->key_lost = on_key_lost;
 	engine->scope_known = on_scope_known;
 	engine->user = fs;
+	fs->l1_capacity_bytes = engine->l1_size_bytes;
 	fs->sm = kvc_storage_manager_new(engine, error);
 	if (!fs->sm) {
 		free_parts(fs);
@@ -243,12 +244,13 @@ op_statfs(fuse_req_t req, fuse_ino_t ino)
 	kvc_storage_manager_get_capacity(fs->sm, &c);
 	uint64_t total = c.l1_capacity_bytes + c.l2_capacity_bytes;
 	uint64_t l1_free = c.l1_capacity_bytes - MIN(c.l1_capacity_bytes, c.l1_pinned_bytes);
+	uint64_t l2_free = c.l2_capacity_bytes - MIN(c.l2_capacity_bytes, c.l2_used_bytes);
 	struct statvfs st = {
 		.f_bsize = 4096,
 		.f_frsize = 4096,
 		.f_blocks = total / 4096,
-		.f_bfree = (l1_free + c.l2_capacity_bytes) / 4096,
-		.f_bavail = (l1_free + c.l2_capacity_bytes) / 4096,
+		.f_bfree = (l1_free + l2_free) / 4096,
+		.f_bavail = (l1_free + l2_free) / 4096,
 		.f_files = c.objects + (1u << 20),
 		.f_ffree = 1u << 20,
 		.f_favail = 1u << 20,

@@ -118,7 +118,7 @@ lookup_step(Lookup *lookup)
 		return;
 	}
 	bool is_named = is_named_here(lookup);
-	if (is_named && kvc_storage_manager_stat(fs->sm, lookup->key, NULL) == 0) {
+	if (is_named && kvcfs_object_exists(fs, lookup->key)) {
 		lookup_found(lookup);
 		return;
 	}
@@ -380,7 +380,7 @@ rename_committed(KvcfsInode *dir, const char *name, const KvcfsInode *new_dir, c
 	if (has_objects(dir) && kvcfs_name_classify(name) == KVCFS_NAME_HASH) {
 		g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
 		bool is_here = dir->kind == KVCFS_RANK || kvcfs_prefix_has(dir, key);
-		bool exists = kvc_storage_manager_stat(dir->fs->sm, key, NULL) == 0;
+		bool exists = kvcfs_object_exists(dir->fs, key);
 		return is_here && exists ? -EXDEV : -ENOENT;
 	}
 	return -EXDEV;

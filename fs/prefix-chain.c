@@ -55,6 +55,17 @@ kvcfs_chain_text(const KvcfsChain *chain)
 	return text;
 }
 
+size_t
+kvcfs_chain_text_len(const KvcfsChain *chain)
+{
+	size_t len = 0;
+	for (guint i = 0; i < chain->refs->len; i++) {
+		const KvcfsRef *ref = chain->refs->pdata[i];
+		len += ref->is_committed ? 2u * ref->key->chunk_hash_len + 1 : 0;
+	}
+	return len;
+}
+
 /* The rank directory counts references for st_nlink. */
 static void
 count_link_locked(KvcfsInode *prefix, KvcObjectKey *key, int change)

@@ -25,6 +25,7 @@ struct KvcfsChain {
 
 /* A line for each reference that is part of the chain (transfer full). */
 GString *kvcfs_chain_text(const KvcfsChain *chain);
+size_t kvcfs_chain_text_len(const KvcfsChain *chain);
 /* The reference to KEY, appended unless it is there. */
 KvcfsRef *kvcfs_chain_append_locked(KvcfsInode *prefix, KvcObjectKey *key, bool committed);
 void kvcfs_chain_remove_locked(KvcfsInode *prefix, KvcfsRef *ref);

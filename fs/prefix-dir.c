@@ -97,7 +97,7 @@ lists_an_entry_locked(KvcfsInode *prefix)
 	if (prefix->temps && g_hash_table_size(prefix->temps) > 0)
 		return true;
 	const KvcfsRef *first = refs->len > 0 ? refs->pdata[0] : NULL;
-	return first && kvc_storage_manager_stat(prefix->fs->sm, first->key, NULL) == 0;
+	return first && kvcfs_object_exists(prefix->fs, first->key);
 }
 
 int
@@ -256,6 +256,15 @@ kvcfs_prefix_text(KvcfsInode *prefix)
 	GString *text = kvcfs_chain_text(prefix->chain);
 	pthread_mutex_unlock(&prefix->fs->names);
 	return text;
+}
+
+size_t
+kvcfs_prefix_text_len(KvcfsInode *prefix)
+{
+	pthread_mutex_lock(&prefix->fs->names);
+	size_t len = kvcfs_chain_text_len(prefix->chain);
+	pthread_mutex_unlock(&prefix->fs->names);
+	return len;
 }
 
 bool

@@ -171,8 +171,8 @@ change(KvcfsInode *inode, uint64_t reserve, bool set_size, uint64_t bytes)
 		return rc;
 	KvcL1Object *object = inode->staging->object;
 	rc = kvc_storage_manager_extend_write(fs->sm, object, reserve);
-	if (rc == 0 && set_size && ftruncate(kvc_l1_object_get_fd(object), (off_t)bytes) != 0)
-		rc = -errno;
+	if (rc == 0 && set_size)
+		rc = kvc_l1_object_set_size(object, bytes);
 	kvcfs_staging_release_writer(inode);
 	return rc;
 }
@@ -198,6 +198,21 @@ kvcfs_staging_renew_flush(KvcfsInode *inode)
 	pthread_mutex_unlock(&inode->fs->names);
 }
 
+/*
+ * Is it certain already that this file cannot become an object? Then close() says so, and a rename
+ * fails and leaves both names.
+ */
+static int
+known_damage_locked(const KvcfsInode *inode)
+{
+	const KvcfsStaging *st = inode->staging;
+	if (st->is_killed)
+		return -EIO;
+	if (st->was_memory_full)
+		return -ENOSPC;
+	return kvc_l1_object_get_bytes(st->object) > inode->fs->l1_capacity_bytes ? -EFBIG : 0;
+}
+
 int
 kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 {
@@ -212,7 +227,7 @@ kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 		st->is_killed = true;
 	} else if (st) {
 		st->was_memory_full |= kvc_l1_object_was_memory_full(st->object);
-		rc = st->was_memory_full ? -ENOSPC : 0;
+		rc = known_damage_locked(inode);
 		st->flushed_ns = kvcfs_now_ns();
 		if (st->target)
 			begin_closing_locked(inode);
@@ -271,6 +286,10 @@ find_objection(Kvcfs *fs, const KvcfsStaging *st)
 		kvcfs_count(fs, writes_not_published_empty);
 		return 1;
 	}
+	if (bytes > fs->l1_capacity_bytes) {
+		kvcfs_count(fs, writes_not_published_too_big);
+		return -EFBIG;
+	}
 	/* Exact to a page on small pages, to 2 MiB on huge ones (facts/fuse.md 1.13). */
 	if (lseek(kvc_l1_object_get_fd(st->object), (off_t)bytes - 1, SEEK_DATA) < 0) {
 		kvcfs_count(fs, writes_not_published_tail);
@@ -309,8 +328,10 @@ publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st)
 		kvc_storage_manager_reserve_read(fs->sm, st->target, &inode->commit_lock);
 	pthread_mutex_unlock(&inode->io_lock);
 	pthread_mutex_lock(&fs->names);
+	/* An oversized one must not make the next reservation impossible. */
 	if (rc >= 0)
-		st->rank->last_bytes = bytes;
+		st->rank->last_bytes =
+			MIN(bytes, MAX(fs->l1_capacity_bytes / 8, FIRST_RESERVATION_BYTES));
 	pthread_mutex_unlock(&fs->names);
 	return rc;
 }
@@ -438,23 +459,13 @@ rename_temp(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const char *
 	return 0;
 }
 
-/* Is it certain already that this file is not complete? Then the rename fails and both names stay.
- */
-static int
-known_damage_locked(const KvcfsStaging *st)
-{
-	if (st->is_killed)
-		return -EIO;
-	return st->was_memory_full ? -ENOSPC : 0;
-}
-
 static int
 rename_to_object(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const char *new_name)
 {
 	Kvcfs *fs = dir->fs;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
-	int rc = inode ? known_damage_locked(inode->staging) : -ENOENT;
+	int rc = inode ? known_damage_locked(inode) : -ENOENT;
 	if (rc < 0) {
 		pthread_mutex_unlock(&fs->names);
 		return rc;

@@ -95,6 +95,8 @@ int kvc_l1_object_get_fd(const KvcL1Object *object);
 /* Size in bytes: of a finished object its own, of an unfinished one what its file has now. */
 uint64_t kvc_l1_object_get_bytes(const KvcL1Object *object);
 uint64_t kvc_l1_object_get_reserved_bytes(const KvcL1Object *object);
+/* Gives an unfinished object's file the size BYTES: 0 or -errno. */
+int kvc_l1_object_set_size(KvcL1Object *object, uint64_t bytes);
 /* Did L1 memory run out since the object was reserved (a write into it may have failed)? */
 bool kvc_l1_object_was_memory_full(KvcL1Object *object);
 
