@@ -16,6 +16,8 @@ typedef struct KvcAdapterSlot {
 	/* Atomic: consecutive failed stores, and objects given up, for health. */
 	int store_failures;
 	uint64_t stores_failed;
+	/* Atomic: deletions that are not confirmed; of these, the ones whose last try failed. */
+	uint64_t deletes_pending, deletes_failing;
 } KvcAdapterSlot;
 
 typedef struct KvcControllerContext {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A file name is fields joined with '@', which no field may contain:
+ * File names of LMCache. A file name is fields joined with '@', which no field may contain:
  *
  *	model@0xRANK@GROUP@HASH.data		model@0xRANK@GROUP@HASH@SALT.data
  *	model@0xRANK@HASH.data			model@0xRANK@HASH@SALT.data	(before there were
@@ -11,6 +11,17 @@
  * number of them, and groups are small. The few keys whose name would be read back as another key
  * (a group of 8 digits without a salt, a model that the substitution of '/' does not bring back)
  *are refused by the formatter, so that no name ever means two keys.
+ *
+ * Paths of the mount (design.md 3), and of what is stored under the same names. The model is cut at
+ * its '/' into components; what a path cannot carry is written %XX:
+ *
+ *	'%'					everywhere
+ *	'/'					at the start, at the end, behind another one
+ *	'.'					both of a component "..", the one of "."
+ *	the '.' of a first component ".kvcache"	elsewhere it is a name like any other
+ *
+ * ('@' cannot occur in a model.) A parser decodes generously, then formats what it got and
+ *compares: so the formatter alone says which spelling is the canonical one.
  */
 
 #include "kvcache/key-codec.h"
@@ -222,4 +233,92 @@ kvc_lmcache_file_name_parse(const char *name)
 	fields = g_strsplit(stem, "@", -1);
 	n = g_strv_length(fields);
 	return n >= 3 && n <= 5 ? parse_fields(fields, n) : NULL;
+}
+
+/* ---- Paths --------------------------------------------------------------------------------- */
+
+/* Has the character at I no place in a path? */
+static bool
+must_encode(const char *model, size_t i)
+{
+	size_t begin = i, len;
+
+	if (model[i] == '%')
+		return true;
+	if (model[i] == '/')
+		return i == 0 || model[i + 1] == '\0' || model[i - 1] == '/';
+	if (model[i] != '.')
+		return false;
+	while (begin > 0 && i - begin < 2 && model[begin - 1] != '/')
+		begin--;
+	len = strcspn(model + begin, "/");
+	if (len <= 2)
+		return strspn(model + begin, ".") >= len;
+	return i == 0 && len == strlen(KVC_CONTROL_DIR) && !strncmp(model, KVC_CONTROL_DIR, len);
+}
+
+char *
+kvc_model_path_format(const KvcKeyScope *scope)
+{
+	const char *model = scope->model_name;
+	GString *path = g_string_new(NULL);
+
+	for (size_t i = 0; model[i]; i++) {
+		if (must_encode(model, i))
+			g_string_append_printf(path, "%%%02X", (unsigned char)model[i]);
+		else
+			g_string_append_c(path, model[i]);
+	}
+	return g_string_free(path, FALSE);
+}
+
+char *
+kvc_rank_format(const KvcKeyScope *scope)
+{
+	if (*scope->cache_salt)
+		return g_strdup_printf("@%08x@%x@%s", scope->kv_rank, scope->object_group_id,
+				       scope->cache_salt);
+	if (scope->object_group_id)
+		return g_strdup_printf("@%08x@%x", scope->kv_rank, scope->object_group_id);
+	return g_strdup_printf("@%08x", scope->kv_rank);
+}
+
+/* "@rank[@group[@salt]]" of MODEL, or NULL with ERROR set. */
+static KvcKeyScope *
+parse_rank_component(const char *model, const char *component, GError **error)
+{
+	g_auto(GStrv) fields = g_strsplit(component, "@", -1);
+	unsigned n = g_strv_length(fields);
+	uint32_t rank, group = 0;
+
+	if (n < 2 || n > 4 || *fields[0] || !parse_hex_u32(fields[1], &rank) ||
+	    (n > 2 && !parse_group(fields[2], &group))) {
+		g_set_error(error, KVC_KEY_ERROR, EINVAL, "'%s' is not a rank", component);
+		return NULL;
+	}
+	return kvc_key_scope_new(model, rank, group, n > 3 ? fields[3] : NULL, error);
+}
+
+KvcKeyScope *
+kvc_rank_parse(const char *model_path, const char *component, GError **error)
+{
+	g_autofree char *model = g_uri_unescape_string(model_path, NULL);
+	g_autofree char *canonical = NULL, *canonical_path = NULL;
+	g_autoptr(KvcKeyScope) scope = NULL;
+
+	if (!model) {
+		g_set_error(error, KVC_KEY_ERROR, EINVAL, "'%s' is not a model", model_path);
+		return NULL;
+	}
+	scope = parse_rank_component(model, component, error);
+	if (!scope)
+		return NULL;
+	canonical = kvc_rank_format(scope);
+	canonical_path = kvc_model_path_format(scope);
+	if (strcmp(canonical, component) || strcmp(canonical_path, model_path)) {
+		g_set_error(error, KVC_KEY_ERROR, EINVAL, "'%s/%s' is spelled '%s/%s'", model_path,
+			    component, canonical_path, canonical);
+		return NULL;
+	}
+	return g_steal_pointer(&scope);
 }

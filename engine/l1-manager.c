@@ -216,6 +216,8 @@ charge_or_make_room(KvcL1Manager *m, uint64_t bytes, unsigned files)
 	for (unsigned try = 0; try < MAKE_ROOM_TRIES; try++) {
 		if (kvc_l1_memory_charge(m->memory, bytes, files))
 			return true;
+		if (try > 1)
+			g_usleep(200); /* who looks at a victim is done soon */
 		if (!m->make_room || !can_make_room(m, bytes) ||
 		    !m->make_room(m->make_room_user, bytes, files))
 			break;

@@ -227,6 +227,8 @@ finish_load(KvcPrefetchController *c, KvcPrefetchLoad *load, bool is_loaded)
 		kvc_stats_add(stats, load_bytes, bytes);
 	} else {
 		kvc_stats_add(stats, loads_failed_missing, 1);
+		if (is_loaded && !is_in_index(c, load))
+			kvc_stats_add(stats, loads_failed_deleted, 1);
 	}
 	if (!is_loaded) {
 		kvc_key_index_remove(c->context->index, load->key, 1u << load->adapter);

@@ -34,6 +34,7 @@
 	X(load_bytes, "Bytes loaded from L2")                                                      \
 	X(loads_joined, "Loads that another request had begun already")                            \
 	X(loads_failed_missing, "Loads that failed: vanished, wrong size or checksum")             \
+	X(loads_failed_deleted, "Of these, objects deleted while they were loading")               \
 	X(loads_failed_no_memory, "Loads that failed: no room in L1")                              \
 	X(stores, "Objects whose store to an adapter was submitted")                               \
 	X(stores_completed, "Objects stored")                                                      \
@@ -43,6 +44,7 @@
 	X(deletes, "Deletions submitted to adapters")                                              \
 	X(deletes_completed, "Deletions confirmed")                                                \
 	X(deletes_retried, "Deletions tried again")                                                \
+	X(deletes_failed, "Tries to delete that an adapter failed with an error")                  \
 	X(deletes_unsupported, "Deletions an adapter cannot do: there the object stays")           \
 	X(listed_keys, "Keys found in L2 by the listing at the start")                             \
 	X(list_failed, "Listings of an adapter that ended with an error")

@@ -48,7 +48,7 @@ adapter_line(void *user, const char *name, const char *value)
 	r->func(r->user, full, value);
 }
 
-/* Health of adapter I: what it says itself, and whether its last stores failed. */
+/* Health of adapter I: what it says itself, and whether its stores, deletions or listing failed. */
 static void
 judge_adapter(KvcStorageManager *sm, size_t i, Report *r)
 {
@@ -58,6 +58,7 @@ judge_adapter(KvcStorageManager *sm, size_t i, Report *r)
 	r->is_failed = false;
 	slot->adapter->ops->describe(slot->adapter, adapter_health, r);
 	if (__atomic_load_n(&slot->store_failures, __ATOMIC_RELAXED) > 0 ||
+	    __atomic_load_n(&slot->deletes_failing, __ATOMIC_RELAXED) > 0 ||
 	    __atomic_load_n(&sm->listings[i].error, __ATOMIC_RELAXED) < 0)
 		r->is_ok = false;
 }
@@ -109,6 +110,9 @@ report_adapter(KvcStorageManager *sm, size_t i, Report *r)
 	g_autofree char *failed = g_strdup_printf(
 		"%" PRIu64, __atomic_load_n(&slot->stores_failed, __ATOMIC_RELAXED));
 	adapter_line(r, "stores_failed", failed);
+	g_autofree char *pending = g_strdup_printf(
+		"%" PRIu64, __atomic_load_n(&slot->deletes_pending, __ATOMIC_RELAXED));
+	adapter_line(r, "deletes_pending", pending);
 	kvc_mutex_lock(&sm->lock);
 	bool done = listing->is_done;
 	kvc_mutex_unlock(&sm->lock);

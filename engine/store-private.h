@@ -33,9 +33,10 @@ typedef struct KvcStoreTarget {
 	GList link; /* in a back-off queue */
 	int64_t due_ns;
 	uint8_t adapter;
-	uint8_t store_tries;  /* failed ones */
-	uint8_t delete_tries; /* failed ones */
-	int8_t backoff;	      /* the queue it is in, or -1 */
+	uint8_t store_tries;	/* failed ones */
+	uint8_t delete_tries;	/* failed ones */
+	bool is_delete_failing; /* the last try ended with an error */
+	int8_t backoff;		/* the queue it is in, or -1 */
 } KvcStoreTarget;
 
 typedef struct KvcFlushWaiter {
@@ -96,7 +97,7 @@ typedef struct KvcStoreMessage {
 	size_t adapter;		/* DELETED */
 	GPtrArray *keys;
 	KvcBitmap *deleted;
-	int error;
+	int error; /* the adapter's, of those that are not deleted */
 } KvcStoreMessage;
 
 typedef struct KvcStoreDeleter KvcStoreDeleter;
@@ -134,6 +135,8 @@ struct KvcStoreController {
 	bool is_halting; /* submits nothing any more */
 	int64_t log_since_ns;
 	unsigned n_logged;
+	int64_t delete_logged_ns[KVC_MAX_ADAPTERS]; /* the last failed deletion in the log; 0: none
+						     */
 };
 
 /* store-controller.c: false: the controller stopped, the message is the caller's again. */

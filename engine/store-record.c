@@ -17,6 +17,8 @@
 #include <errno.h>
 
 #define LOGGED_PER_SECOND 10
+/* How often a streak of failed deletions is in the log, after its first one. */
+#define DELETE_LOG_NS (60 * KVC_SEC_NS)
 
 static const int64_t backoff_delays_ns[KVC_STORE_BACKOFFS] = {
 	100 * KVC_MSEC_NS,		      /* stores */
@@ -281,6 +283,45 @@ kvc_store_record_commit(KvcStoreController *c, KvcL1Object *object)
 
 /* ---- Deletions ----------------------------------------------------------------------------- */
 
+static void
+count_pending(KvcStoreController *c, size_t adapter, int change)
+{
+	KvcAdapterSlot *slot = &c->context->adapters[adapter];
+	__atomic_fetch_add(&slot->deletes_pending, (uint64_t)change, __ATOMIC_RELAXED);
+}
+
+static void
+log_failed_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
+{
+	int64_t now = kvc_now_ns(), *logged_ns = &c->delete_logged_ns[adapter];
+	bool is_first = c->context->adapters[adapter].deletes_failing == 0;
+	bool is_recent = *logged_ns && now - *logged_ns < DELETE_LOG_NS;
+	if (is_first ? !may_log(c) : is_recent)
+		return;
+	*logged_ns = now;
+	g_autofree char *name = kvc_object_key_to_string(r->key);
+	g_warning("L2 adapter #%zu could not delete %s: %s; it is tried again", adapter + 1, name,
+		  g_strerror(-error));
+}
+
+/* A try to delete R ended with ERROR; 0: it did not fail (it is gone, or locked). */
+static void
+note_delete_error(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
+{
+	KvcAdapterSlot *slot = &c->context->adapters[adapter];
+	KvcStoreTarget *t = &r->targets[adapter];
+	bool fails = error < 0, failed = t->is_delete_failing;
+	if (fails) {
+		kvc_stats_add(c->context->stats, deletes_failed, 1);
+		log_failed_delete(c, r, adapter, error);
+	}
+	t->is_delete_failing = fails;
+	if (fails && !failed)
+		__atomic_fetch_add(&slot->deletes_failing, 1, __ATOMIC_RELAXED);
+	else if (failed && !fails)
+		__atomic_fetch_sub(&slot->deletes_failing, 1, __ATOMIC_RELAXED);
+}
+
 static bool
 is_resident(KvcStoreController *c, KvcL1Object *object)
 {
@@ -309,6 +350,9 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 	r->error = 0;
 	if (!deleting(r))
 		r->delete_order = ++c->last_order;
+	uint32_t begun = adapters & all_adapters(c) & ~deleting(r);
+	while (begun)
+		count_pending(c, take_bit(&begun), 1);
 	r->delete_todo |= adapters & all_adapters(c) & ~r->delete_waiting;
 	kvc_store_record_advance(c, r);
 }
@@ -320,6 +364,7 @@ begin_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 	r->delete_todo &= ~bit;
 	if (!c->deleters[adapter]) {
 		kvc_stats_add(c->context->stats, deletes_unsupported, 1);
+		count_pending(c, adapter, -1);
 		kvc_key_index_unhide(c->context->index, r->key, bit);
 		return;
 	}
@@ -340,11 +385,12 @@ advance_deletes(KvcStoreController *c, KvcStoreRecord *r)
 }
 
 static void
-end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_deleted)
+end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_deleted, int error)
 {
 	KvcStoreTarget *t = &r->targets[adapter];
 	uint32_t bit = 1u << adapter;
 	r->delete_busy &= ~bit;
+	note_delete_error(c, r, adapter, is_deleted ? 0 : error);
 	if (!is_deleted) {
 		/* Locked, or the adapter failed. A lock goes away soon, a dead store may take long.
 		 */
@@ -357,8 +403,10 @@ end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_del
 	}
 	t->delete_tries = 0;
 	kvc_stats_add(c->context->stats, deletes_completed, 1);
-	if (!(r->delete_todo & bit))
-		kvc_key_index_unhide(c->context->index, r->key, bit);
+	if (r->delete_todo & bit)
+		return;
+	count_pending(c, adapter, -1);
+	kvc_key_index_unhide(c->context->index, r->key, bit);
 }
 
 void
@@ -367,7 +415,8 @@ kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message)
 	for (guint i = 0; i < message->keys->len; i++) {
 		KvcStoreRecord *r = g_hash_table_lookup(c->records, message->keys->pdata[i]);
 		g_assert(r);
-		end_delete(c, r, message->adapter, kvc_bitmap_test(message->deleted, i));
+		end_delete(c, r, message->adapter, kvc_bitmap_test(message->deleted, i),
+			   message->error);
 		kvc_store_record_advance(c, r);
 	}
 }
@@ -429,6 +478,12 @@ kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_erro
 	leave_queue(r);
 	for (size_t a = 0; a < c->context->n_adapters; a++)
 		disarm(c, &r->targets[a]);
+	uint32_t unfinished = deleting(r);
+	while (unfinished) {
+		size_t a = take_bit(&unfinished);
+		note_delete_error(c, r, a, 0);
+		count_pending(c, a, -1);
+	}
 	while (r->waiters) {
 		KvcFlushWaiter *w = r->waiters;
 		r->waiters = w->next;

@@ -4,12 +4,13 @@
 
 /*
  * Path components <-> fields of an ObjectKey (design.md 3). Pure; any thread. Injective both ways:
- * only the one canonical spelling is accepted.
+ * only the one canonical spelling is accepted. The model and the rank are spelled by the engine,
+ * since adapters spell them alike; the names of files are here.
  */
 
-#include "kvcache/object-key.h"
+#include "kvcache/key-codec.h"
 
-#define KVCFS_CONTROL_DIR ".kvcache"
+#define KVCFS_CONTROL_DIR KVC_CONTROL_DIR
 #define KVCFS_KEYS_FILE ".keys"
 
 /* What a name in a rank or prefix directory is. */
@@ -24,14 +25,23 @@ KvcfsNameClass kvcfs_name_classify(const char *name);
 /* The key of a hash NAME in SCOPE (transfer full); the name must be of class HASH. */
 KvcObjectKey *kvcfs_name_to_key(KvcKeyScope *scope, const char *name);
 
-/*
- * "@01000100", "@01000100@1", "@01000100@0@salt" of the directory whose model is MODEL_PATH (the
- * components above, joined by '/', still encoded). The scope (transfer full) or NULL with ERROR
- * set.
- */
-KvcKeyScope *kvcfs_rank_parse(const char *model_path, const char *component, GError **error);
-/* The rank component of SCOPE, and the encoded path of its model (transfer full). */
-char *kvcfs_rank_format(const KvcKeyScope *scope);
-char *kvcfs_model_path_format(const KvcKeyScope *scope);
+/* The directory of a scope: see key-codec.h. */
+static inline KvcKeyScope *
+kvcfs_rank_parse(const char *model_path, const char *component, GError **error)
+{
+	return kvc_rank_parse(model_path, component, error);
+}
+
+static inline char *
+kvcfs_rank_format(const KvcKeyScope *scope)
+{
+	return kvc_rank_format(scope);
+}
+
+static inline char *
+kvcfs_model_path_format(const KvcKeyScope *scope)
+{
+	return kvc_model_path_format(scope);
+}
 
 #endif

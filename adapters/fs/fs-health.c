@@ -17,6 +17,10 @@
 /* At most one line of warning in this time, and none for the file that had the last one. */
 #define WARN_NS SEC_NS
 #define SPACE_NS SEC_NS
+/* So many failures without a success between them: nothing works. */
+#define FAILED_IN_A_ROW 8
+/* The directory itself is looked at after the first failure and then so often. */
+#define DIRECTORY_NS SEC_NS
 
 int64_t
 fs_now_ns(void)
@@ -45,22 +49,61 @@ take_warning_locked(FsAdapter *fs, const char *path)
 	return suppressed;
 }
 
+/* 0, or why nothing can be done in the directory (positive): its server or its disk is gone, ... */
+static int
+ask_directory(FsAdapter *fs)
+{
+	struct stat st;
+
+	if (fstatat(fs->base_fd, ".", &st, 0) < 0)
+		return errno;
+	return st.st_nlink == 0 ? ENOENT : 0; /* removed under us */
+}
+
+static void
+note_directory(FsAdapter *fs)
+{
+	int errnum = ask_directory(fs);
+
+	pthread_mutex_lock(&fs->lock);
+	fs->directory_errnum = errnum;
+	pthread_mutex_unlock(&fs->lock);
+}
+
+/* Counts a failure; true: the directory is to be looked at. */
+static bool
+count_failure_locked(FsAdapter *fs, FsKind kind, int errnum)
+{
+	int64_t now = fs->last_error_ns = fs_now_ns();
+	bool is_lack_of_room = errnum == ENOSPC || errnum == EDQUOT || errnum == EROFS;
+
+	fs->failing[kind]++;
+	if (is_lack_of_room) /* what is there can be read */
+		return false;
+	if (++fs->failed_in_a_row > 1 && now - fs->directory_asked_ns < DIRECTORY_NS)
+		return false;
+	fs->directory_asked_ns = now;
+	return true;
+}
+
 void
 fs_note_error(FsAdapter *fs, FsKind kind, const char *what, const char *path, int errnum)
 {
-	bool is_store = kind == FS_STORE;
+	static const char *const names[FS_KINDS] = {"store", "lookup", "load"};
+	_Atomic uint64_t *const counters[FS_KINDS] = {
+		&fs->stats.store_errors, &fs->stats.lookup_errors, &fs->stats.load_errors};
 
-	atomic_fetch_add(is_store ? &fs->stats.store_errors : &fs->stats.load_errors, 1);
+	atomic_fetch_add(counters[kind], 1);
 	pthread_mutex_lock(&fs->lock);
-	fs->failing[kind]++;
-	fs->last_error_ns = fs_now_ns();
+	bool is_suspect = count_failure_locked(fs, kind, errnum);
 	g_free(fs->last_error);
-	fs->last_error = g_strdup_printf("%s failed: cannot %s \"%s\": %s (errno %d)",
-					 is_store ? "store" : "load", what, path,
-					 g_strerror(errnum), errnum);
+	fs->last_error = g_strdup_printf("%s failed: cannot %s \"%s\": %s (errno %d)", names[kind],
+					 what, path, g_strerror(errnum), errnum);
 	g_autofree char *text = g_strdup(fs->last_error);
 	int suppressed = take_warning_locked(fs, path);
 	pthread_mutex_unlock(&fs->lock);
+	if (is_suspect)
+		note_directory(fs);
 	if (suppressed >= 0)
 		g_warning("fs %s: %s (%d more not shown)", fs->base_path, text, suppressed);
 }
@@ -70,7 +113,21 @@ fs_note_success(FsAdapter *fs, FsKind kind)
 {
 	pthread_mutex_lock(&fs->lock);
 	fs->failing[kind] = 0;
+	fs->failed_in_a_row = 0;
+	fs->directory_errnum = 0;
 	pthread_mutex_unlock(&fs->lock);
+}
+
+/* Of a directory that was removed everything can be asked, so that proves nothing by itself. */
+void
+fs_note_answer(FsAdapter *fs)
+{
+	pthread_mutex_lock(&fs->lock);
+	fs->failing[FS_LOOKUP] = 0;
+	bool is_suspect = fs->failed_in_a_row > 0 || fs->directory_errnum;
+	pthread_mutex_unlock(&fs->lock);
+	if (is_suspect && ask_directory(fs) == 0)
+		fs_note_success(fs, FS_LOOKUP);
 }
 
 void
@@ -80,9 +137,8 @@ fs_note_bad_file(FsAdapter *fs, const char *path, const char *why)
 	int suppressed = take_warning_locked(fs, path);
 	pthread_mutex_unlock(&fs->lock);
 	if (suppressed >= 0)
-		g_warning("fs %s: \"%s\" does not have the %s it was stored with: a miss (%d more "
-			  "not shown)",
-			  fs->base_path, path, why, suppressed);
+		g_warning("fs %s: \"%s\" %s: a miss (%d more not shown)", fs->base_path, path, why,
+			  suppressed);
 }
 
 void
@@ -137,11 +193,16 @@ fs_usage(FsAdapter *fs, KvcL2Usage *usage)
 	pthread_mutex_unlock(&fs->lock);
 }
 
-static bool
-is_degraded_locked(const FsAdapter *fs)
+static const char *
+health_locked(const FsAdapter *fs)
 {
-	return fs->failing[FS_STORE] > 0 || fs->failing[FS_LOAD] > 0 ||
-	       (fs->last_error && fs_now_ns() - fs->last_error_ns < DEGRADED_NS);
+	bool is_failing = fs->last_error && fs_now_ns() - fs->last_error_ns < DEGRADED_NS;
+
+	if (fs->directory_errnum || fs->failed_in_a_row >= FAILED_IN_A_ROW)
+		return "failed";
+	for (size_t i = 0; i < FS_KINDS; i++)
+		is_failing = is_failing || fs->failing[i] > 0;
+	return is_failing ? "degraded" : "ok";
 }
 
 static const char *
@@ -164,6 +225,7 @@ describe_stats(FsAdapter *fs, KvcDescribeFunc func, void *user)
 		{"loads", &stats->loads},
 		{"skipped", &stats->skipped},
 		{"store_errors", &stats->store_errors},
+		{"lookup_errors", &stats->lookup_errors},
 		{"load_errors", &stats->load_errors},
 		{"load_misses", &stats->load_misses},
 		{"crc_mismatches", &stats->crc_mismatches},
@@ -186,11 +248,11 @@ fs_describe(FsAdapter *fs, KvcDescribeFunc func, void *user)
 	bool direct = fs->want_direct && !atomic_load(&fs->direct_refused);
 
 	pthread_mutex_lock(&fs->lock);
-	bool degraded = is_degraded_locked(fs);
+	const char *health = health_locked(fs);
 	g_autofree char *last_error = g_strdup(fs->last_error);
 	pthread_mutex_unlock(&fs->lock);
 
-	func(user, "health", degraded ? "degraded" : "ok");
+	func(user, "health", health);
 	func(user, "io_mode", direct ? "direct" : "buffered");
 	func(user, "location", fs->base_path);
 	func(user, "checksums", checksums_name(fs));

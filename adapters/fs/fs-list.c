@@ -31,6 +31,7 @@ typedef struct ListPass {
 	size_t n, max;
 	/* So far in this pass: foreign files; objects and bytes from before this run. */
 	uint64_t foreign, objects, bytes;
+	int errnum; /* of the first directory or file in this pass that could not be read, or 0 */
 	bool in_tree;
 	long offset; /* flat directory */
 	char *path;  /* tree */
@@ -45,8 +46,8 @@ parse_cursor(ListPass *pass, const char *cursor)
 		return true;
 	if ((cursor[0] != 'd' && cursor[0] != 'p') ||
 	    sscanf(cursor + 1,
-		   ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%n",
-		   &pass->foreign, &pass->objects, &pass->bytes, &at) != 3 ||
+		   ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%d:%n",
+		   &pass->foreign, &pass->objects, &pass->bytes, &pass->errnum, &at) != 4 ||
 	    at == 0)
 		return false;
 	pass->in_tree = cursor[0] == 'p';
@@ -63,9 +64,21 @@ format_cursor(const ListPass *pass)
 	g_autofree char *offset = g_strdup_printf("%ld", pass->offset);
 
 	return g_strdup_printf("%c:%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT
-			       ":%s",
+			       ":%d:%s",
 			       pass->in_tree ? 'p' : 'd', pass->foreign, pass->objects, pass->bytes,
-			       pass->in_tree ? pass->path : offset);
+			       pass->errnum, pass->in_tree ? pass->path : offset);
+}
+
+/* PATH could not be read: the pass goes on, and fails at its end. What is gone was removed since.
+ */
+static void
+note_unreadable(ListPass *pass, const char *path, int errnum)
+{
+	if (errnum == ENOENT)
+		return;
+	fs_note_error(pass->fs, FS_LOOKUP, "list", path, errnum);
+	if (pass->errnum == 0)
+		pass->errnum = errnum;
 }
 
 /* The entry of KEY (taken over) whose file is ST. */
@@ -108,12 +121,16 @@ add_flat_file(ListPass *pass, const struct dirent *entry)
 
 	if (entry->d_type == DT_DIR || fs_temp_name_parse(name, &pid))
 		return;
-	if (fstatat(pass->fs->base_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || S_ISDIR(st.st_mode))
+	if (fstatat(pass->fs->base_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
+		note_unreadable(pass, name, errno);
+		return;
+	}
+	if (S_ISDIR(st.st_mode))
 		return;
 	KvcObjectKey *key = S_ISREG(st.st_mode) ? kvc_lmcache_file_name_parse(name) : NULL;
 	if (!key)
 		pass->foreign++;
-	else if (is_duplicate(pass->fs, key, name))
+	else if (is_duplicate(pass->fs, key, name) || fs_is_cut(pass->fs, name, &st))
 		kvc_object_key_unref(key);
 	else
 		add_entry(pass, key, &st);
@@ -132,6 +149,7 @@ list_flat(ListPass *pass)
 
 		if (fd >= 0)
 			close(fd);
+		fs_note_error(pass->fs, FS_LOOKUP, "list", pass->fs->base_path, -rc);
 		return rc;
 	}
 	if (pass->offset)
@@ -142,9 +160,10 @@ list_flat(ListPass *pass)
 		pass->offset = (long)entry->d_off;
 		errno = 0;
 	}
-	int rc = pass->n < pass->max ? -errno : 0;
+	if (pass->n < pass->max && errno)
+		note_unreadable(pass, pass->fs->base_path, errno);
 	closedir(dir);
-	return rc;
+	return 0;
 }
 
 static int
@@ -153,23 +172,30 @@ compare_names(const void *a, const void *b)
 	return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* The names in a directory, sorted; NULL when it cannot be read. */
+/* The names in a directory, sorted; those that can be read. */
 static GPtrArray *
-read_sorted(int base_fd, const char *path)
+read_sorted(ListPass *pass, const char *path)
 {
-	int fd = openat(base_fd, path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+	GPtrArray *names = g_ptr_array_new_with_free_func(g_free);
+	int fd = openat(pass->fs->base_fd, path, flags);
 	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
 	const struct dirent *entry;
 
 	if (!dir) {
+		note_unreadable(pass, path, errno);
 		if (fd >= 0)
 			close(fd);
-		return NULL;
+		return names;
 	}
-	GPtrArray *names = g_ptr_array_new_with_free_func(g_free);
-	while ((entry = readdir(dir)))
+	errno = 0;
+	while ((entry = readdir(dir))) {
 		if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
 			g_ptr_array_add(names, g_strdup(entry->d_name));
+		errno = 0;
+	}
+	if (errno)
+		note_unreadable(pass, path, errno);
 	closedir(dir);
 	qsort(names->pdata, names->len, sizeof(void *), compare_names);
 	return names;
@@ -208,11 +234,11 @@ static void
 walk_tree(ListPass *pass, const char *dir, const char *after)
 {
 	g_autofree char *real = g_strdup_printf(FS_PREFIX_DIR "%s%s", *dir ? "/" : "", dir);
-	g_autoptr(GPtrArray) names = read_sorted(pass->fs->base_fd, real);
+	g_autoptr(GPtrArray) names = read_sorted(pass, real);
 	size_t first_len = after ? strcspn(after, "/") : 0;
 	g_autofree char *first = g_strndup(after ? after : "", first_len);
 
-	for (guint i = 0; names && i < names->len && pass->n < pass->max; i++) {
+	for (guint i = 0; i < names->len && pass->n < pass->max; i++) {
 		const char *name = names->pdata[i];
 		g_autofree char *path = g_strdup_printf("%s%s%s", dir, *dir ? "/" : "", name);
 		g_autofree char *file = g_strdup_printf(FS_PREFIX_DIR "/%s", path);
@@ -223,8 +249,10 @@ walk_tree(ListPass *pass, const char *dir, const char *after)
 
 		if (after && (order < 0 || (order == 0 && !rest)))
 			continue;
-		if (fstatat(pass->fs->base_fd, file, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		if (fstatat(pass->fs->base_fd, file, &st, AT_SYMLINK_NOFOLLOW) < 0) {
+			note_unreadable(pass, file, errno);
 			continue;
+		}
 		if (S_ISDIR(st.st_mode)) {
 			walk_tree(pass, path, rest);
 			continue;
@@ -266,10 +294,15 @@ fs_list(FsAdapter *fs, const KvcKeyScope *scope, char **cursor, KvcL2ListEntry *
 		pass.path = g_strdup(after ? after : "");
 		walk_tree(&pass, "", after && *after ? after : NULL);
 	}
-	if (rc == 0 && pass.n == max && max > 0)
+	/* What was found comes before the error: that is told by a page of its own, the last one.
+	 */
+	bool is_full = pass.n == max && max > 0;
+	if (rc == 0 && (is_full || (pass.errnum && pass.n > 0))) {
 		*cursor = format_cursor(&pass);
-	else if (rc == 0)
+	} else if (rc == 0) {
 		finish_pass(&pass);
+		rc = -pass.errnum;
+	}
 	for (size_t i = 0; rc < 0 && i < pass.n; i++)
 		kvc_object_key_unref(entries[i].key);
 	g_free(pass.path);

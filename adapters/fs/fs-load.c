@@ -16,6 +16,9 @@
 
 #include "fs.h"
 
+#define BAD_SIZE "does not have the size it was stored with"
+#define BAD_CRC "does not have the CRC32C it was stored with"
+
 static FsJob *
 job_of(FsWork *work)
 {
@@ -45,6 +48,19 @@ load_reject(FsJob *job, _Atomic uint64_t *counter, const char *why)
 {
 	atomic_fetch_add(counter, 1);
 	fs_keys_note_corrupt(job->fs, job->key, &job->st);
+	fs_note_bad_file(job->fs, job->path, why);
+	load_end(job);
+}
+
+/* Nothing is wrong with the file by itself: it was replaced, or cut where nothing says its size. */
+static void
+load_mismatch(FsJob *job)
+{
+	g_autofree char *why = g_strdup_printf(
+		"has %" G_GINT64_FORMAT " bytes, not the %" G_GSIZE_FORMAT " that were looked up",
+		(int64_t)job->st.st_size, job->object.bytes);
+
+	atomic_fetch_add(&job->fs->stats.size_mismatches, 1);
 	fs_note_bad_file(job->fs, job->path, why);
 	load_end(job);
 }
@@ -104,10 +120,9 @@ check_size(FsJob *job)
 	if (rc < 0) {
 		load_fail(job, "read the size of", -rc);
 	} else if (rc == 1 && strcmp(text, expected)) {
-		load_reject(job, &job->fs->stats.size_mismatches, "size");
+		load_reject(job, &job->fs->stats.size_mismatches, BAD_SIZE);
 	} else if ((uint64_t)job->st.st_size != job->object.bytes) {
-		atomic_fetch_add(&job->fs->stats.size_mismatches, 1);
-		load_end(job);
+		load_mismatch(job);
 	} else {
 		return true;
 	}
@@ -132,7 +147,7 @@ read_crc(FsJob *job)
 	g_snprintf(back, sizeof(back), "%08x", job->crc);
 	if (!strcmp(text, back))
 		return true;
-	load_reject(job, &job->fs->stats.crc_mismatches, "CRC32C");
+	load_reject(job, &job->fs->stats.crc_mismatches, BAD_CRC);
 	return false;
 }
 
@@ -154,9 +169,9 @@ load_finish(FsWork *work)
 	} else if (job->transfer.error) {
 		load_fail(job, "read", -job->transfer.error);
 	} else if (job->transfer.transferred < job->object.bytes) {
-		load_reject(job, &job->fs->stats.size_mismatches, "size");
+		load_reject(job, &job->fs->stats.size_mismatches, BAD_SIZE);
 	} else if (!is_intact(job)) {
-		load_reject(job, &job->fs->stats.crc_mismatches, "CRC32C");
+		load_reject(job, &job->fs->stats.crc_mismatches, BAD_CRC);
 	} else {
 		job->loaded = true;
 		load_end(job);

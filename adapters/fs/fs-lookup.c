@@ -7,6 +7,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include "fs.h"
@@ -24,16 +29,56 @@ fs_find_file(FsAdapter *fs, const KvcObjectKey *key, struct stat *st, int *errnu
 
 	if (!path)
 		return NULL;
-	int rc = fstatat(fs->base_fd, path, st, AT_SYMLINK_NOFOLLOW);
-	if (rc < 0 && errno == ENOENT) {
-		g_autofree char *legacy = fs_path_format_legacy(key, path);
+	*errnum = fstatat(fs->base_fd, path, st, AT_SYMLINK_NOFOLLOW) < 0 ? errno : 0;
+	if (*errnum == ENOENT) {
+		char *legacy = fs_path_format_legacy(key, path);
 
-		if (legacy && fstatat(fs->base_fd, legacy, st, AT_SYMLINK_NOFOLLOW) == 0)
-			return g_steal_pointer(&legacy);
-		errno = ENOENT;
+		if (legacy) {
+			g_free(path);
+			path = legacy;
+			if (fstatat(fs->base_fd, path, st, AT_SYMLINK_NOFOLLOW) == 0)
+				*errnum = 0;
+			else
+				*errnum = errno;
+		}
 	}
-	*errnum = rc < 0 ? errno : 0;
-	return rc < 0 ? NULL : g_steal_pointer(&path);
+	return *errnum ? NULL : g_steal_pointer(&path);
+}
+
+/* The value of an xattr of PATH below the base as text; false: there is none, or it cannot be read.
+ */
+static bool
+read_xattr(FsAdapter *fs, const char *path, const char *name, char *text, size_t size)
+{
+	g_autofree char *file = g_strdup_printf("/proc/self/fd/%d/%s", fs->base_fd, path);
+	ssize_t len = lgetxattr(file, name, text, size - 1);
+
+	text[MAX(len, 0)] = '\0';
+	return len >= 0;
+}
+
+bool
+fs_is_cut(FsAdapter *fs, const char *path, const struct stat *st)
+{
+	char text[24], expected[24];
+
+	if (!read_xattr(fs, path, "user.kvcache.size", text, sizeof(text)))
+		return false;
+	snprintf(expected, sizeof(expected), "%" PRIu64, (uint64_t)st->st_size);
+	if (!strcmp(text, expected))
+		return false;
+	atomic_fetch_add(&fs->stats.size_mismatches, 1);
+	return true;
+}
+
+bool
+fs_has_other_crc(FsAdapter *fs, const char *path, uint32_t crc)
+{
+	char text[24], expected[24];
+
+	snprintf(expected, sizeof(expected), "%08x", crc);
+	return read_xattr(fs, path, "user.kvcache.crc32c", text, sizeof(text)) &&
+	       strcmp(text, expected);
 }
 
 static bool
@@ -42,6 +87,17 @@ is_gone(int errnum)
 	/* A key that has no path here was never stored. */
 	return errnum == ENOENT || errnum == ENOTDIR || errnum == ENOTSUP || errnum == EINVAL ||
 	       errnum == ENAMETOOLONG;
+}
+
+/* KEY could not be asked for: a miss now, but nobody is to forget it. */
+static void
+note_failure(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info, int errnum)
+{
+	int ignored;
+	g_autofree char *path = fs_path_format(key, &ignored);
+
+	info->mtime_ns = KVC_L2_NOT_ASKED;
+	fs_note_error(fs, FS_LOOKUP, "look for", path, errnum);
 }
 
 /* The lock is taken before the look: a file that was seen is not deleted any more. */
@@ -54,9 +110,12 @@ lookup_and_lock(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info)
 	if (!fs_keys_lock(fs, key))
 		return false;
 	g_autofree char *path = fs_find_file(fs, key, &st, &errnum);
-	if (!path && !is_gone(errnum))
-		info->mtime_ns = KVC_L2_NOT_ASKED;
-	if (!path || !S_ISREG(st.st_mode) || fs_keys_is_corrupt(fs, key, &st)) {
+	if (path || is_gone(errnum))
+		fs_note_answer(fs);
+	else
+		note_failure(fs, key, info, errnum);
+	if (!path || !S_ISREG(st.st_mode) || fs_keys_is_corrupt(fs, key, &st) ||
+	    fs_is_cut(fs, path, &st)) {
 		fs_keys_unlock(fs, key);
 		return false;
 	}

@@ -41,7 +41,10 @@ store_end(FsJob *job, int64_t result, const char *what)
 	fs_job_end(job, result);
 }
 
-/* Is the object there already? In the other spaces it is replaced. */
+/*
+ * Is the object there already? In the other spaces it is replaced, and so is a file that says
+ * itself that its bytes are not these (LMCache's own say nothing: their name and size have to do).
+ */
 static bool
 is_stored(FsJob *job)
 {
@@ -51,8 +54,11 @@ is_stored(FsJob *job)
 		return false;
 	if (fstatat(job->fs->base_fd, job->path, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return false;
-	return S_ISREG(st.st_mode) && (uint64_t)st.st_size == job->object.bytes &&
-	       !fs_keys_is_corrupt(job->fs, job->key, &st);
+	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != job->object.bytes ||
+	    fs_keys_is_corrupt(job->fs, job->key, &st))
+		return false;
+	uint32_t crc = kvc_crc32c(0, job->object.data, job->object.bytes);
+	return !fs_has_other_crc(job->fs, job->path, crc);
 }
 
 /* Makes the directories of PATH below base_path. */

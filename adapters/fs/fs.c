@@ -265,10 +265,9 @@ fs_query_lookup_and_lock_result(KvcL2Adapter *adapter,
 	FsTask *task = fs_task_take((FsAdapter *)adapter, task_id, FS_LOOKUP, &result);
 
 	for (size_t i = 0; task && i < task->n; i++) {
-		if (!task->found[i])
-			continue;
-		kvc_bitmap_set(found, i);
-		info[i] = task->info[i];
+		if (task->found[i])
+			kvc_bitmap_set(found, i);
+		info[i] = task->info[i]; /* of what was not found: whether it could be asked for */
 	}
 	if (task)
 		fs_task_free(task);

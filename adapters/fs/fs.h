@@ -185,6 +185,11 @@ void fs_job_transfer(FsJob *job, bool is_write, void (*done)(KvcIoTransfer *tran
 /* The transfer failed because of O_DIRECT: the job goes on without. */
 bool fs_job_was_refused(FsJob *job);
 
+/* Does PATH say (user.kvcache.size) that it once had another size? Counted. */
+bool fs_is_cut(FsAdapter *fs, const char *path, const struct stat *st);
+/* Does PATH say that its bytes have another CRC32C? */
+bool fs_has_other_crc(FsAdapter *fs, const char *path, uint32_t crc);
+
 void fs_store_begin(FsWork *work);
 void fs_load_begin(FsWork *work);
 void fs_lookup_run(FsWork *work);
@@ -208,14 +213,20 @@ void *fs_janitor_main(void *user);
 /* fs-health.c */
 
 typedef struct FsStats {
-	_Atomic uint64_t stores, loads, skipped, load_misses, store_errors, load_errors;
+	_Atomic uint64_t stores, loads, skipped, load_misses;
+	_Atomic uint64_t store_errors, lookup_errors, load_errors;
 	_Atomic uint64_t crc_mismatches, size_mismatches, foreign_files, unsupported_keys;
 } FsStats;
 
-/* Something failed with ERRNUM (positive): counted, logged, health is degraded for a while. */
+/*
+ * Something failed with ERRNUM (positive): counted, logged, health is degraded for a while, or
+ * failed if nothing works. Listing counts as looking up. May block.
+ */
 void fs_note_error(FsAdapter *fs, FsKind kind, const char *what, const char *path, int errnum);
 void fs_note_success(FsAdapter *fs, FsKind kind);
-/* The file PATH is not what was written under its name. */
+/* A lookup was answered: found, or really not there. May block. */
+void fs_note_answer(FsAdapter *fs);
+/* The file PATH is not what was written under its name: WHY goes on after the name. */
 void fs_note_bad_file(FsAdapter *fs, const char *path, const char *why);
 /* O_DIRECT was refused with ERRNUM (positive): never tried again. */
 void fs_note_refused(FsAdapter *fs, int errnum);
@@ -254,6 +265,9 @@ struct FsAdapter {
 	char *last_error;
 	int64_t last_error_ns;
 	int failing[FS_KINDS]; /* failures since the last success */
+	int failed_in_a_row;   /* of all kinds; a lack of room does not count */
+	int directory_errnum;  /* the directory itself cannot be used (positive), or 0 */
+	int64_t directory_asked_ns;
 	int64_t warned_ns;
 	char *warned_path;
 	unsigned warnings_suppressed;

@@ -4,8 +4,10 @@
 
 #include <dirent.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/fsuid.h>
 #include <unistd.h>
 
 char *
@@ -263,4 +265,81 @@ put_file(Fs *fs, const char *name, const void *data, size_t bytes)
 	g_autofree char *path = path_of(fs, name);
 
 	assert_true(g_file_set_contents(path, data, (gssize)bytes, NULL));
+}
+
+/* What is logged while a test wants to know. */
+static struct {
+	pthread_mutex_t lock;
+	GString *text;
+} logged = {PTHREAD_MUTEX_INITIALIZER, NULL};
+
+static GLogWriterOutput
+on_log(GLogLevelFlags level, const GLogField *fields, gsize n, void *user)
+{
+	pthread_mutex_lock(&logged.lock);
+	bool is_wanted = logged.text;
+	for (gsize i = 0; is_wanted && i < n; i++)
+		if (!strcmp(fields[i].key, "MESSAGE"))
+			g_string_append_printf(logged.text, "%s\n", (const char *)fields[i].value);
+	pthread_mutex_unlock(&logged.lock);
+	return is_wanted ? G_LOG_WRITER_HANDLED : g_log_writer_default(level, fields, n, user);
+}
+
+void
+log_begin(void)
+{
+	static bool is_set;
+
+	if (!is_set)
+		g_log_set_writer_func(on_log, NULL, NULL); /* once in a process */
+	is_set = true;
+	pthread_mutex_lock(&logged.lock);
+	logged.text = g_string_new(NULL);
+	pthread_mutex_unlock(&logged.lock);
+}
+
+/* How often TEXT was logged since the begin. */
+int
+log_count(const char *text)
+{
+	int n = 0;
+
+	pthread_mutex_lock(&logged.lock);
+	for (const char *at = logged.text->str; (at = strstr(at, text)); at++)
+		n++;
+	pthread_mutex_unlock(&logged.lock);
+	return n;
+}
+
+void
+log_end(void)
+{
+	pthread_mutex_lock(&logged.lock);
+	g_string_free(g_steal_pointer(&logged.text), TRUE);
+	pthread_mutex_unlock(&logged.lock);
+}
+
+/* An adapter whose threads are not root to the file system (those of a mount are, often). */
+void
+fs_open_unprivileged(Fs *fs, const char *dir)
+{
+	if (geteuid() == 0) {
+		assert_int_equal(chown(dir, 65534, (gid_t)-1), 0);
+		setfsuid(65534);
+	}
+	fs_open(fs, dir, "");
+	setfsuid(geteuid());
+}
+
+/* A listing as the thread of such an adapter does it. */
+ssize_t
+list_unprivileged(Fs *fs, char **cursor, KvcL2ListEntry *entries, size_t max)
+{
+	if (geteuid() == 0)
+		setfsuid(65534);
+	ssize_t n = fs->ops->list(fs->adapter, NULL, cursor, entries, max);
+	setfsuid(geteuid());
+	for (ssize_t i = 0; i < n; i++)
+		kvc_object_key_unref(entries[i].key);
+	return n;
 }

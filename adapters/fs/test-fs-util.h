@@ -52,5 +52,10 @@ void assert_describes(Fs *fs, const char *name, const char *value);
 char *path_of(Fs *fs, const char *name);
 bool exists(Fs *fs, const char *name);
 void put_file(Fs *fs, const char *name, const void *data, size_t bytes);
+void log_begin(void);
+int log_count(const char *text);
+void log_end(void);
+void fs_open_unprivileged(Fs *fs, const char *dir);
+ssize_t list_unprivileged(Fs *fs, char **cursor, KvcL2ListEntry *entries, size_t max);
 
 #endif

@@ -298,10 +298,13 @@ test_duplicates_are_skipped(void **state)
 
 	fs_new(&fs, "");
 	assert_int_equal(store(&fs, key, 5000, 1), 5000);
-	assert_int_equal(store(&fs, key, 5000, 2), 0);
+	assert_int_equal(store(&fs, key, 5000, 1), 0);
 	assert_true(load(&fs, key, 5000, 1));
 	assert_int_equal(store_many(&fs, keys, objects, 2), 300);
 	assert_describes(&fs, "skipped", "2");
+	/* The file says that its bytes are others: what was confirmed must be these. */
+	assert_int_equal(store(&fs, key, 5000, 2), 5000);
+	assert_true(load(&fs, key, 5000, 2));
 	assert_int_equal(store(&fs, key, 6000, 3), 6000); /* another size is not a duplicate */
 	assert_true(load(&fs, key, 6000, 3));
 	assert_int_equal(store(&fs, prefix, 64, 4), 64);
@@ -613,6 +616,152 @@ test_failures(void **state)
 	fs_free(&fs);
 }
 
+/* Not a miss that is believed: counted, logged, shown, and over by itself. */
+static void
+test_failing_lookups(void **state)
+{
+	g_autoptr(KvcObjectKey) key = chunk(1), absent = chunk(2);
+	g_autofree char *dir = dir_new(temp_parent());
+	KvcL2ObjectInfo info = {0};
+	Fs fs;
+
+	fs_open_unprivileged(&fs, dir);
+	assert_int_equal(store(&fs, key, 100, 1), 100);
+	assert_false(lookup_and_lock(&fs, absent, &info));
+	assert_int_equal(info.mtime_ns, 0);
+	assert_describes(&fs, "lookup_errors", "0");
+	assert_describes(&fs, "health", "ok");
+
+	log_begin();
+	assert_int_equal(chmod(dir, 0), 0);
+	for (int i = 0; i < 3; i++) {
+		info.mtime_ns = 0;
+		assert_false(lookup_and_lock(&fs, key, &info));
+		assert_true(info.mtime_ns == KVC_L2_NOT_ASKED);
+	}
+	assert_describes(&fs, "lookup_errors", "3");
+	assert_describes(&fs, "health", "failed"); /* the directory itself cannot be used */
+	assert_int_equal(log_count("lookup failed: cannot look for"), 1);
+	assert_int_equal(log_count("Permission denied"), 1);
+	log_end();
+
+	assert_int_equal(chmod(dir, 0755), 0);
+	assert_true(lookup_and_lock(&fs, key, &info));
+	assert_true(info.mtime_ns > 0);
+	assert_describes(&fs, "health", "degraded"); /* for a minute */
+	fs_free(&fs);
+}
+
+/* Only what is below cannot be used. */
+static void
+test_many_failures(void **state)
+{
+	g_autoptr(KvcObjectKey) key = chunk(1), absent = chunk(2), bad = chain("p");
+	g_autofree char *loop = NULL;
+	KvcL2ObjectInfo info;
+	Fs fs;
+
+	fs_new(&fs, "");
+	loop = path_of(&fs, "prefix");
+	assert_int_equal(symlink("prefix", loop), 0);
+	assert_int_equal(store(&fs, key, 100, 1), 100);
+	for (int i = 1; i <= 7; i++)
+		assert_false(lookup_and_lock(&fs, bad, &info));
+	assert_describes(&fs, "health", "degraded");
+	assert_false(lookup_and_lock(&fs, bad, &info));
+	assert_describes(&fs, "health", "failed");
+	assert_false(lookup_and_lock(&fs, absent, &info)); /* an answer */
+	assert_describes(&fs, "health", "degraded");
+	for (int i = 1; i <= 20; i++) {
+		assert_false(lookup_and_lock(&fs, bad, &info));
+		assert_true(load(&fs, key, 100, 1));
+	}
+	assert_describes(&fs, "health", "degraded");
+	assert_describes(&fs, "lookup_errors", "28");
+	fs_free(&fs);
+}
+
+static void
+test_removed_directory(void **state)
+{
+	g_autoptr(KvcObjectKey) key = chunk(1);
+	KvcL2ObjectInfo info;
+	Fs fs;
+
+	fs_new(&fs, "");
+	remove_tree(fs.dir);
+	assert_int_equal(store(&fs, key, 100, 1), -ENOENT);
+	assert_describes(&fs, "health", "failed");
+	assert_false(lookup_and_lock(&fs, key, &info));
+	assert_describes(&fs, "health", "failed");
+	fs_free(&fs);
+}
+
+/* What can be read is listed, then the listing fails. */
+static void
+test_unreadable_directories(void **state)
+{
+	g_autoptr(KvcObjectKey) flat = chunk(1), a = chain("p"), b = NULL;
+	g_autofree char *dir = dir_new(temp_parent()), *model = NULL;
+	KvcL2ListEntry entries[8];
+	char *cursor = NULL;
+	Fs fs;
+
+	b = key_new("z", 1, 0, NULL, KVC_SPACE_PREFIX, "p", 1);
+	fs_open_unprivileged(&fs, dir);
+	store(&fs, flat, 10, 1);
+	store(&fs, a, 10, 1);
+	store(&fs, b, 10, 1);
+	assert_int_equal(list_unprivileged(&fs, &cursor, entries, 8), 3);
+	assert_null(cursor);
+
+	model = path_of(&fs, "prefix/org/model");
+	assert_int_equal(chmod(model, 0), 0);
+	log_begin();
+	for (size_t max = 1; max <= 8; max += 7) {
+		size_t found = 0;
+		ssize_t n;
+
+		do {
+			n = list_unprivileged(&fs, &cursor, entries, max);
+			found += n > 0 ? (size_t)n : 0;
+		} while (cursor);
+		assert_int_equal(n, -EACCES);
+		assert_int_equal(found, 2);
+	}
+	assert_int_equal(log_count("lookup failed: cannot list \"prefix/org/model\""), 1);
+	log_end();
+	assert_describes(&fs, "health", "degraded");
+	assert_int_equal(chmod(dir, 0), 0);
+	assert_int_equal(list_unprivileged(&fs, &cursor, entries, 8), -EACCES);
+	assert_null(cursor);
+
+	assert_int_equal(chmod(dir, 0755), 0);
+	assert_int_equal(chmod(model, 0755), 0);
+	assert_int_equal(list_unprivileged(&fs, &cursor, entries, 8), 3);
+	assert_null(cursor);
+	fs_free(&fs);
+}
+
+/* LMCache's files do not say their size. */
+static void
+test_other_size_without_xattr(void **state)
+{
+	g_autoptr(KvcObjectKey) key = chunk(0x9f86d081);
+	Fs fs;
+
+	fs_new(&fs, "");
+	put_file(&fs, names[0].path, "0123456789", 10);
+	log_begin();
+	for (int i = 0; i < 3; i++)
+		assert_false(load(&fs, key, 11, 1));
+	assert_int_equal(log_count("has 10 bytes, not the 11 that were looked up"), 1);
+	assert_int_equal(log_count(names[0].path), 1);
+	log_end();
+	assert_describes(&fs, "size_mismatches", "3");
+	fs_free(&fs);
+}
+
 /* Everything that was submitted is over when close returns; nothing temporary is left. */
 static void
 test_close_in_flight(void **state)
@@ -700,6 +849,11 @@ main(void)
 		cmocka_unit_test(test_restart),
 		cmocka_unit_test(test_left_over_temporaries),
 		cmocka_unit_test(test_failures),
+		cmocka_unit_test(test_failing_lookups),
+		cmocka_unit_test(test_many_failures),
+		cmocka_unit_test(test_removed_directory),
+		cmocka_unit_test(test_unreadable_directories),
+		cmocka_unit_test(test_other_size_without_xattr),
 		cmocka_unit_test(test_close_in_flight),
 		cmocka_unit_test(test_empty_tasks),
 		cmocka_unit_test(test_open_errors),

@@ -3,7 +3,8 @@
 #define KVCACHE_KEY_CODEC_H
 
 /*
- * LMCache's spellings of an object key in its stores (facts/lmcache.md 1.3). Space 0 only.
+ * The spellings of an object key: LMCache's file names in its stores (facts/lmcache.md 1.3, space 0
+ * only), and the paths of the mount, which adapters use for the other spaces (design.md 3).
  * Everything here is pure and may be called from any thread.
  */
 
@@ -26,6 +27,29 @@ char *kvc_lmcache_file_name_format(const KvcObjectKey *key, GError **error);
  * canonical spelling (except for the missing group) - then it is not ours; no error is set.
  */
 KvcObjectKey *kvc_lmcache_file_name_parse(const char *name);
+
+/* The first component that is no model: the directory of control files. */
+#define KVC_CONTROL_DIR ".kvcache"
+
+/*
+ * The directory of a scope in the mount, and below prefix/ in a store, is
+ * <model path>/<rank component>. Injective both ways: parse(format(scope)) == scope for every
+ * scope, and format(parse(path)) == path for every path that is accepted.
+ *
+ * The model name of SCOPE as a relative path (transfer full): its '/' make components, none of
+ * which is empty, ".", ".." or begins with '@', and the first is not KVC_CONTROL_DIR; what would be
+ * is percent-encoded, as is '%'. No bound on the length: what a file system refuses is its own
+ * affair.
+ */
+char *kvc_model_path_format(const KvcKeyScope *scope);
+/* "@%08x(rank)", then "@%x(group)" if it or the salt is set, then "@salt" if set (transfer full).
+ */
+char *kvc_rank_format(const KvcKeyScope *scope);
+/*
+ * The scope of the directory MODEL_PATH/COMPONENT (transfer full), MODEL_PATH being encoded. NULL
+ * with ERROR set, KVC_KEY_ERROR and EINVAL, unless both are in their one canonical spelling.
+ */
+KvcKeyScope *kvc_rank_parse(const char *model_path, const char *component, GError **error);
 
 /* Lower-case hex of LEN bytes (transfer full), and back: NULL unless TEXT is lower-case, even. */
 char *kvc_hex_encode(const void *data, size_t len);

@@ -47,12 +47,15 @@ for ((cycle = 0; cycle < CYCLES; cycle++)); do
 	start_fs
 	mkdir -p "$RANK"
 	# What is confirmed is there; what is there is whole.
+	declare -A checked=()
 	for i in $(cat "$WORK"/confirmed.*); do
 		check_object "$i"
+		checked[$i]=1
 	done
 	while IFS= read -r name; do
 		[[ $name =~ ^[0-9a-f]{64}$ ]] || fail "after a kill there is $name"
-		check_object $((16#$name - 0x1000))
+		i=$((16#$name - 0x1000))
+		[[ -n ${checked[$i]:-} ]] || check_object "$i"
 	done < <(ls -A "$RANK")
 	write_until_it_fails "$next" 2>>"$WORK/writers.log" &
 	write_until_it_fails "$((next + 1))" 2>>"$WORK/writers.log" &

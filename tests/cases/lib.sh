@@ -125,9 +125,9 @@ find_daemon() {
 	local -a argv
 	for dir in /proc/[0-9]*; do
 		pid=${dir##*/}
-		grep -qxF "$pid" "$WORK/daemons" && continue
 		mapfile -d '' -t argv 2>/dev/null <"$dir/cmdline" || continue
 		[[ ${#argv[@]} -gt 1 && ${argv[0]} == "$KVCACHEFS" && ${argv[-1]} == "$MNT" ]] || continue
+		grep -qxF "$pid" "$WORK/daemons" && continue
 		is_gone "$pid" && continue
 		echo "$pid"
 		return 0

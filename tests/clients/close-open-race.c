@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * close-open-race DIRECTORY COUNT LARGE: the promise every engine relies on, COUNT times. One
- * process writes an object and closes it (even turns: in place; odd turns: under a temporary name,
- * then renames it) and tells another through a pipe, which opens it at once. The name must be
- * there, with its whole size and its bytes. LARGE of the objects, spread evenly, have 32 MiB, the
- * others 64 KiB. Each is removed before the next.
+ * close-open-race [-k] [-s BYTES] DIRECTORY COUNT LARGE: the promise every engine relies on, COUNT
+ * times. One process writes an object and closes it (even turns: in place; odd turns: under a
+ * temporary name, then renames it) and tells another through a pipe, which opens it at once. The
+ * name must be there, with its whole size and its bytes. LARGE of the objects, spread evenly, have
+ * 32 MiB, the others BYTES (64K). Each is removed before the next, with -k all are kept. The last
+ * line is the longest that a close took, in milliseconds.
  *
  * The writer's buffer is shared memory and does not change before the reader has answered, so the
  * reader compares with what was written.
@@ -23,14 +24,17 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #define LARGE_BYTES (32u << 20)
-#define SMALL_BYTES (64u << 10)
 #define PAGE_BYTES 4096u
 
 typedef struct Race {
 	const char *directory;
 	unsigned count, large;
+	size_t small_bytes;
+	bool keeps;
+	long longest_close_ms;
 	char *buffer; /* shared by both processes */
 } Race;
 
@@ -39,7 +43,7 @@ object_bytes(const Race *race, unsigned i)
 {
 	if (race->large > 0 && i % (race->count / race->large) == 0)
 		return LARGE_BYTES;
-	return SMALL_BYTES;
+	return race->small_bytes;
 }
 
 static void
@@ -56,8 +60,17 @@ stamp(char *buffer, size_t bytes, unsigned i)
 		memcpy(buffer + offset, &i, sizeof(i));
 }
 
+static long
+now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
 static void
-write_object(const Race *race, unsigned i)
+write_object(Race *race, unsigned i)
 {
 	char name[PATH_MAX], temporary[PATH_MAX + 16];
 	bool in_place = i % 2 == 0;
@@ -73,8 +86,11 @@ write_object(const Race *race, unsigned i)
 	if (fd < 0)
 		err(1, "%u: create %s", i, path);
 	client_write_all(fd, race->buffer, bytes, path);
+	long begin = now_ms();
 	if (close(fd) < 0)
 		err(1, "%u: close %s", i, path);
+	if (now_ms() - begin > race->longest_close_ms)
+		race->longest_close_ms = now_ms() - begin;
 	if (!in_place && rename(temporary, name) < 0)
 		err(1, "%u: rename to %s", i, name);
 }
@@ -102,7 +118,7 @@ read_object(const Race *race, unsigned i, char *data)
 	if (memcmp(data, race->buffer, bytes) != 0)
 		errx(1, "%u: %s differs from what was written", i, name);
 	close(fd);
-	if (unlink(name) < 0)
+	if (!race->keeps && unlink(name) < 0)
 		err(1, "%u: unlink %s", i, name);
 }
 
@@ -124,7 +140,7 @@ run_reader(const Race *race, int requests, int answers)
 }
 
 static void
-run_writer(const Race *race, int requests, int answers)
+run_writer(Race *race, int requests, int answers)
 {
 	unsigned answer;
 
@@ -140,16 +156,24 @@ run_writer(const Race *race, int requests, int answers)
 int
 main(int argc, char **argv)
 {
-	Race race;
+	Race race = {.small_bytes = 64u << 10};
 	uint64_t seed = 7;
-	int requests[2], answers[2], status;
+	int requests[2], answers[2], status, option;
 	pid_t reader;
 
-	if (argc != 4)
-		errx(2, "usage: close-open-race DIRECTORY COUNT LARGE");
-	race.directory = argv[1];
-	race.count = (unsigned)strtoul(argv[2], NULL, 10);
-	race.large = (unsigned)strtoul(argv[3], NULL, 10);
+	while ((option = getopt(argc, argv, "ks:")) != -1) {
+		if (option == 'k')
+			race.keeps = true;
+		else if (option == 's')
+			race.small_bytes = client_parse_size(optarg);
+		else
+			return 2;
+	}
+	if (argc - optind != 3 || race.small_bytes > LARGE_BYTES)
+		errx(2, "usage: close-open-race [-k] [-s BYTES] DIRECTORY COUNT LARGE");
+	race.directory = argv[optind];
+	race.count = (unsigned)strtoul(argv[optind + 1], NULL, 10);
+	race.large = (unsigned)strtoul(argv[optind + 2], NULL, 10);
 	race.buffer =
 		mmap(NULL, LARGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	if (race.buffer == MAP_FAILED || pipe(requests) < 0 || pipe(answers) < 0)
@@ -170,5 +194,6 @@ main(int argc, char **argv)
 	if (waitpid(reader, &status, 0) < 0 || status != 0)
 		errx(1, "the reader failed");
 	printf("%u objects, %u of them %u MiB\n", race.count, race.large, LARGE_BYTES >> 20);
+	printf("%ld\n", race.longest_close_ms);
 	return 0;
 }

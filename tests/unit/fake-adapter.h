@@ -76,6 +76,7 @@ typedef struct FakeAdapter {
 	bool refuse[FAKE_KINDS];		   /* submits answer 0 */
 	int fail_stores, fail_loads, fail_deletes; /* the next so many */
 	bool hold_deletes;
+	bool is_unreachable;  /* lookups cannot say whether they would find it */
 	GHashTable *bad_keys; /* loads of these fail */
 	GArray *batches;      /* sizes of store tasks, in keys */
 	GPtrArray *log;	      /* "store KEY", "load KEY", "delete KEY" as submitted */
@@ -145,7 +146,9 @@ fake_run_lookup(FakeAdapter *fake, FakeTask *task)
 {
 	for (guint i = 0; i < task->keys->len; i++) {
 		FakeObject *object = fake_object(fake, task->keys->pdata[i]);
-		if (!object->data)
+		if (fake->is_unreachable)
+			task->info[i].mtime_ns = KVC_L2_NOT_ASKED;
+		if (fake->is_unreachable || !object->data)
 			continue;
 		object->locks++;
 		fake->n_locks++;
@@ -350,6 +353,7 @@ static inline int
 fake_delete(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n, KvcBitmap *deleted)
 {
 	FakeAdapter *fake = (FakeAdapter *)adapter;
+	int result = 0;
 	pthread_mutex_lock(&fake->lock);
 	for (size_t i = 0; i < n; i++) {
 		FakeObject *object = fake_object(fake, keys[i]);
@@ -363,15 +367,18 @@ fake_delete(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n, KvcBitma
 	for (size_t i = 0; i < n; i++) {
 		FakeObject *object = fake_object(fake, keys[i]);
 		object->deletes--;
-		if (object->locks > 0 || fake->fail_deletes > 0) {
-			fake->fail_deletes -= fake->fail_deletes > 0;
+		if (object->locks > 0)
+			continue;
+		if (fake->fail_deletes > 0) {
+			fake->fail_deletes--;
+			result = -EROFS;
 			continue;
 		}
 		g_clear_pointer(&object->data, g_bytes_unref);
 		kvc_bitmap_set(deleted, i);
 	}
 	pthread_mutex_unlock(&fake->lock);
-	return 0;
+	return result;
 }
 
 static inline int

@@ -24,6 +24,25 @@ test_the_index_learns_what_lookups_find(void **state)
 	bench_free(&b);
 }
 
+/* A dead server does not make anybody forget what it has. */
+static void
+test_what_could_not_be_asked_is_not_forgotten(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	put_l2(&b, 0, "01");
+	kvc_key_index_add(b.env->context.index, b.keys[0], 1, size_of(b.keys[0]), 1);
+	kvc_key_index_add(b.env->context.index, b.keys[2], 1, 10, 1);
+	b.env->fakes[0]->is_unreachable = true;
+	assert_int_equal(run(&b, 3, KVC_PREFETCH_LOOKUP_ONLY), 0);
+	assert_int_equal(env_tiers(b.env, b.keys[0]), 1);
+	assert_int_equal(env_tiers(b.env, b.keys[1]), 0);
+	assert_int_equal(env_tiers(b.env, b.keys[2]), 1);
+	b.env->fakes[0]->is_unreachable = false;
+	assert_int_equal(run(&b, 3, KVC_PREFETCH_LOOKUP_ONLY), 2);
+	assert_int_equal(env_tiers(b.env, b.keys[2]), 0);
+	bench_free(&b);
+}
+
 /* The lookup ran before the store, its answer comes after it. */
 static void
 test_a_store_during_the_lookup_is_not_forgotten(void **state)
@@ -73,6 +92,7 @@ test_a_key_deleted_while_it_is_loading_does_not_return(void **state)
 	assert_int_equal(answer(&b, &call), 1);
 	assert_false(is_resident(&b, 1));
 	assert_int_equal(env_tiers(b.env, b.keys[1]), 0);
+	assert_int_equal(env_stat(b.env, loads_failed_deleted), 1);
 	drop(&call);
 	bench_free(&b);
 }
@@ -94,6 +114,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_the_index_learns_what_lookups_find),
+		cmocka_unit_test(test_what_could_not_be_asked_is_not_forgotten),
 		cmocka_unit_test(test_a_store_during_the_lookup_is_not_forgotten),
 		cmocka_unit_test(test_a_key_that_is_being_deleted_is_not_found),
 		cmocka_unit_test(test_a_key_deleted_while_it_is_loading_does_not_return),

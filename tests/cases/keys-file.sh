@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# .keys is the chain, for readers and writers: whole right after a restart, replaced at once by a rename, refused as
+# it is written when it is wrong, and an error to fsync when it cannot be kept.
+#
+# parallel
+
+. "$(dirname "$0")/lib.sh"
+
+prefix=$RANK/p
+printf '%064x\n' {1..300} >"$WORK/long"
+printf '%064x\n' {1001..1150} >"$WORK/short"
+holders=8
+
+start_fs
+mkdir -p "$RANK"
+mkdir "$prefix"
+cat "$WORK/long" >"$prefix/.keys"
+assert_same "$WORK/long" "$prefix/.keys"
+
+# The first thing that anybody asks.
+for i in 1 2 3 4 5; do
+	restart_fs
+	cat "$prefix/.keys" >"$WORK/read" || fail "cat of .keys after restart $i"
+	assert_same "$WORK/long" "$WORK/read"
+done
+
+# A rename onto it: a reader sees the one chain or the other, never a part of one.
+start_client watcher "$CLIENTS/watch-file" "$prefix/.keys" "$WORK/long" "$WORK/short"
+watcher=$CLIENT_PID
+client_hear watcher watching
+for ((i = 0; i < 20; i++)); do
+	for chain in short long; do
+		cat "$WORK/$chain" >"$prefix/.keys.tmp.$i"
+		mv -fT "$prefix/.keys.tmp.$i" "$prefix/.keys"
+	done
+done
+client_say watcher stop
+wait "$watcher" || fail "a reader of .keys: $(cat "$WORK/watcher.out")"
+cat "$WORK/watcher.out"
+expect_errno ENOENT stat "$prefix/.keys.tmp.0"
+assert_same "$WORK/long" "$prefix/.keys"
+
+# An append appends, one line or many.
+head -n 1 "$WORK/short" >>"$prefix/.keys"
+tail -n +2 "$WORK/short" >>"$prefix/.keys"
+cat "$WORK/long" "$WORK/short" >"$WORK/both"
+assert_same "$WORK/both" "$prefix/.keys"
+
+# What is no hash is refused and leaves the chain, wherever it stands.
+one=$(chunk_hash one)
+expect_errno write:EINVAL write-append "$prefix/.keys" $'no-hash\n'
+expect_errno write:EINVAL write-append "$prefix/.keys" "$one"$'\nno-hash\n'
+expect_errno write:EINVAL write-append "$prefix/.keys" "$one"$'\n\n'
+expect_errno write:EINVAL write-append "$prefix/.keys" "${one^^}"$'\n'
+expect_errno "write:EINVAL|close:EINVAL" write-append "$prefix/.keys" "${one}a"
+assert_same "$WORK/both" "$prefix/.keys"
+
+# So is a file that is no chain, however large; it stays what it was.
+echo no-hash >"$prefix/.bad.tmp"
+expect_errno EINVAL rename "$prefix/.bad.tmp" "$prefix/.keys"
+expect_output no-hash cat "$prefix/.bad.tmp"
+head -c 100M /dev/zero >"$prefix/.huge.tmp"
+expect_errno "EFBIG|EINVAL" rename "$prefix/.huge.tmp" "$prefix/.keys"
+head -c 1M /dev/zero >"$prefix/.zeros.tmp"
+expect_errno EINVAL rename "$prefix/.zeros.tmp" "$prefix/.keys"
+assert_same "$WORK/both" "$prefix/.keys"
+assert_eq ok "$(status health)" health
+rm "$prefix/.bad.tmp" "$prefix/.huge.tmp" "$prefix/.zeros.tmp"
+
+# rm of it empties the chain, for good.
+rm "$prefix/.keys"
+expect_errno ENOENT stat "$prefix/.keys"
+expect_output "" ls -UA "$prefix"
+restart_fs
+expect_output "" ls -U "$prefix"
+cat "$WORK/short" >"$prefix/.keys"
+assert_same "$WORK/short" "$prefix/.keys"
+stop_fs
+
+# L1 full of what readers hold: the chain cannot be written, and fsync and flush say so.
+L1_SIZE=64M
+start_fs --eviction-trigger-watermark 1
+mkchunk "$WORK/data" 8M
+for ((i = 0; i < holders; i++)); do
+	cp "$WORK/data" "$RANK/$(chunk_hash "$i")"
+	start_client "holder$i" "$CLIENTS/hold-open" "$RANK/$(chunk_hash "$i")" "$WORK/data"
+	client_hear "holder$i" open
+done
+wait_until 10 "L1 is full of locked objects" status_is l1_used_bytes "$(status l1_capacity_bytes)"
+assert_eq "$holders" "$(status l1_read_locks)" l1_read_locks
+cat "$WORK/long" >"$prefix/.keys"
+! sync "$prefix/.keys" 2>"$WORK/errors" || fail "sync of a chain that cannot be written succeeds"
+cat "$WORK/errors"
+got=$("$CLIENTS/try-call" write "$MNT/.kvcache/flush" "$prefix"$'\n')
+[[ $got == write:* ]] || fail "flush of a chain that cannot be written: $got"
+assert_le 1 "$(stat_counter mount_chains_save_failed)" mount_chains_save_failed
+assert_same "$WORK/long" "$prefix/.keys"
+# With room again it is kept.
+for ((i = 0; i < holders; i++)); do
+	client_say "holder$i" go
+	client_hear "holder$i" equal
+done
+wait
+sync "$prefix/.keys"
+control flush "$prefix"
+kill_fs
+start_fs
+assert_same "$WORK/long" "$prefix/.keys"
+stop_fs

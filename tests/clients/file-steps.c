@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * file-steps [-t]: does what standard input says, a step a line, with one descriptor, and answers
+ * each line at once: "TAG STEP [ARGUMENT...]" with "TAG RESULT". RESULT is 0, the name of the errno
+ * ("ENOENT"), or what the step says; with -t the milliseconds that the step took follow. It ends
+ * without a close at the end of its input.
+ *
+ *   open PATH FLAGS           FLAGS of r w (both: read and write) c (O_CREAT) t (O_TRUNC) x
+ * (O_EXCL) write SEED BYTES          that seed's data, in one write pwrite SEED BYTES OFFSET  the
+ * same at an offset check SEED BYTES          by fstat and pread the file is exactly that: "0",
+ * "size:N", "differs" ftruncate BYTES           fsync           close stat PATH unlink PATH rename
+ * PATH PATH
+ */
+
+#include "tests/clients/client-io.h"
+#include "tests/clients/pattern.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define N_WORDS 5
+
+static int fd = -1;
+static char answer[64];
+
+static const char *
+errno_or_0(long rc)
+{
+	return rc < 0 ? strerrorname_np(errno) : "0";
+}
+
+static const char *
+do_open(const char *path, const char *flags)
+{
+	bool reads = strchr(flags, 'r'), writes = strchr(flags, 'w');
+	int how = reads && writes ? O_RDWR : writes ? O_WRONLY : O_RDONLY;
+
+	how |= strchr(flags, 'c') ? O_CREAT : 0;
+	how |= strchr(flags, 't') ? O_TRUNC : 0;
+	how |= strchr(flags, 'x') ? O_EXCL : 0;
+	fd = open(path, how | O_CLOEXEC, 0644);
+	return errno_or_0(fd);
+}
+
+static char *
+data_of(const char *seed, size_t bytes)
+{
+	uint64_t state = strtoull(seed, NULL, 10);
+	char *data = malloc(bytes + 1);
+
+	if (!data)
+		err(2, "malloc");
+	pattern_fill(&state, data, bytes);
+	return data;
+}
+
+static const char *
+do_write(const char *seed, size_t bytes, const char *offset)
+{
+	char *data = data_of(seed, bytes);
+	ssize_t n;
+
+	n = offset ? pwrite(fd, data, bytes, (off_t)client_parse_size(offset))
+		   : write(fd, data, bytes);
+	free(data);
+	if (n < 0 || (size_t)n == bytes)
+		return errno_or_0(n);
+	snprintf(answer, sizeof(answer), "short:%zd", n);
+	return answer;
+}
+
+static const char *
+do_check(const char *seed, size_t bytes)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) < 0)
+		return errno_or_0(-1);
+	if ((size_t)st.st_size != bytes) {
+		snprintf(answer, sizeof(answer), "size:%lld", (long long)st.st_size);
+		return answer;
+	}
+	char *expected = data_of(seed, bytes), *data = malloc(bytes + 1);
+	if (!data)
+		err(2, "malloc");
+	ssize_t n = pread(fd, data, bytes + 1, 0);
+	bool is_same = n == (ssize_t)bytes && memcmp(data, expected, bytes) == 0;
+	free(data);
+	free(expected);
+	return n < 0 ? errno_or_0(n) : is_same ? "0" : "differs";
+}
+
+static const char *
+do_close(void)
+{
+	int rc = close(fd);
+
+	fd = -1;
+	return errno_or_0(rc);
+}
+
+/* WORDS[0] is the step; those that are missing are empty. */
+static const char *
+do_step(char **words)
+{
+	const char *step = words[0];
+	struct stat st;
+
+	if (!strcmp(step, "open"))
+		return do_open(words[1], words[2]);
+	if (!strcmp(step, "write"))
+		return do_write(words[1], client_parse_size(words[2]), NULL);
+	if (!strcmp(step, "pwrite"))
+		return do_write(words[1], client_parse_size(words[2]), words[3]);
+	if (!strcmp(step, "check"))
+		return do_check(words[1], client_parse_size(words[2]));
+	if (!strcmp(step, "ftruncate"))
+		return errno_or_0(ftruncate(fd, (off_t)client_parse_size(words[1])));
+	if (!strcmp(step, "fsync"))
+		return errno_or_0(fsync(fd));
+	if (!strcmp(step, "close"))
+		return do_close();
+	if (!strcmp(step, "stat"))
+		return errno_or_0(stat(words[1], &st));
+	if (!strcmp(step, "unlink"))
+		return errno_or_0(unlink(words[1]));
+	if (!strcmp(step, "rename"))
+		return errno_or_0(rename(words[1], words[2]));
+	errx(2, "unknown step \"%s\"", step);
+}
+
+static long
+now_ms(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
+}
+
+int
+main(int argc, char **argv)
+{
+	static char line[2 * PATH_MAX + 64], empty[1];
+	bool is_timed = argc == 2 && !strcmp(argv[1], "-t");
+
+	if (argc > 2 || (argc == 2 && !is_timed))
+		errx(2, "usage: file-steps [-t] <STEPS");
+	while (fgets(line, sizeof(line), stdin)) {
+		char *words[N_WORDS + 1] = {empty, empty, empty, empty, empty, empty};
+		char *rest = line, *word;
+		size_t n = 0;
+
+		while (n <= N_WORDS && (word = strtok_r(rest, " \n", &rest)))
+			words[n++] = word;
+		if (n < 2)
+			errx(2, "no step in a line");
+		long begin = now_ms();
+		const char *result = do_step(words + 1);
+		printf("%s %s", words[0], result);
+		if (is_timed)
+			printf(" %ld", now_ms() - begin);
+		puts("");
+		fflush(stdout);
+	}
+	_exit(0);
+}
