@@ -178,7 +178,10 @@ submit_load(KvcPrefetchController *c, KvcPrefetchLoad *load, size_t adapter, uin
 	c->n_loads_in_flight++;
 	c->bytes_in_flight += load->memory.bytes;
 	g_queue_push_tail_link(&c->loads_in_flight[adapter], &load->link);
-	kvc_stats_add(c->context->stats, loads, 1);
+	if (load->key->space == KVC_SPACE_PREFIX)
+		kvc_stats_add(c->context->stats, chain_loads, 1);
+	else
+		kvc_stats_add(c->context->stats, loads, 1);
 	load->task_id = l2->ops->submit_load_task(l2, &load->key, &load->memory, 1);
 	if (load->task_id == 0)
 		c->is_refused = true;
@@ -223,8 +226,10 @@ finish_load(KvcPrefetchController *c, KvcPrefetchLoad *load, bool is_loaded)
 	if (is_orphan)
 		__atomic_fetch_sub(&c->n_active, 1, __ATOMIC_RELEASE);
 	if (is_good) {
-		kvc_stats_add(stats, loads_completed, 1);
-		kvc_stats_add(stats, load_bytes, bytes);
+		if (load->key->space != KVC_SPACE_PREFIX) {
+			kvc_stats_add(stats, loads_completed, 1);
+			kvc_stats_add(stats, load_bytes, bytes);
+		}
 	} else {
 		kvc_stats_add(stats, loads_failed_missing, 1);
 		if (is_loaded && !is_in_index(c, load))

@@ -30,6 +30,7 @@
 	X(prefetches_timed_out, "Prefetch requests answered at their deadline")                    \
 	X(prefetches_cancelled, "Prefetch requests given back before they were answered")          \
 	X(loads, "Objects whose load from L2 was submitted")                                       \
+	X(chain_loads, "Chains of prefix directories whose load from L2 was submitted")            \
 	X(loads_completed, "Objects loaded from L2")                                               \
 	X(load_bytes, "Bytes loaded from L2")                                                      \
 	X(loads_joined, "Loads that another request had begun already")                            \
