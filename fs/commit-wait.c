@@ -151,9 +151,5 @@ kvcfs_commit_wake(Kvcfs *fs, const KvcObjectKey *key)
 	pthread_mutex_lock(&fs->names);
 	GPtrArray *pendings = take_waiters_locked(fs, key);
 	pthread_mutex_unlock(&fs->names);
-	if (!pendings)
-		return;
-	for (guint i = 0; i < pendings->len; i++)
-		kvcfs_pending_wake(pendings->pdata[i]);
-	g_ptr_array_unref(pendings);
+	kvcfs_pending_wake_all(pendings);
 }

@@ -15,7 +15,6 @@
 #define START_LOADS_NS (50 * INT64_C(1000000))
 /* Offsets of temporary names; those of keys are their sequences, far below. */
 #define TEMP_OFFSET (INT64_C(1) << 62)
-#define FIRST_SEQUENCE 16
 #define PAGE 64
 
 /* ---- OPENDIR ------------------------------------------------------------------------------- */
@@ -283,7 +282,7 @@ static bool
 list_keys(Listing *listing, KvcfsInode *rank, off_t off)
 {
 	unsigned spaces = 1u << KVC_SPACE_CHUNK | 1u << KVC_SPACE_PREFIX;
-	uint64_t after = off < FIRST_SEQUENCE ? 0 : (uint64_t)off;
+	uint64_t after = (uint64_t)off; /* sequences begin above those of "." and ".." */
 	bool fits = true;
 	size_t n;
 	do {

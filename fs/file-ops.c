@@ -133,10 +133,7 @@ after_load(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 {
 	OpenWait *wait = user;
 	Kvcfs *fs = wait->inode->fs;
-	KvcL1Object *object =
-		why == KVCFS_WAKE_DONE
-			? kvc_prefetch_handle_take_object(kvcfs_fetch_handle(fetch), 0)
-			: NULL;
+	KvcL1Object *object = kvcfs_fetch_take_object(fetch, why);
 	if (object) {
 		open_locked_object(req, wait->inode, object, &wait->fi);
 	} else if (why == KVCFS_WAKE_INTERRUPT) {

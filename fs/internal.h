@@ -376,6 +376,15 @@ kvcfs_fetch_handle(const KvcfsFetch *fetch)
 	return __atomic_load_n(&fetch->handle, __ATOMIC_ACQUIRE);
 }
 
+/* The object of a fetch of one key, read-locked, if WHY says that it has come; else NULL. */
+static inline KvcL1Object *
+kvcfs_fetch_take_object(const KvcfsFetch *fetch, KvcfsWake why)
+{
+	return why == KVCFS_WAKE_DONE
+		       ? kvc_prefetch_handle_take_object(kvcfs_fetch_handle(fetch), 0)
+		       : NULL;
+}
+
 /* ---- prefix-dir.c ---------------------------------------------------------------------------- */
 
 KvcfsChain *kvcfs_chain_new(void);

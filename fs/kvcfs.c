@@ -34,19 +34,13 @@ on_scope_known(void *user, KvcKeyScope *scope)
 /* ---- Building ------------------------------------------------------------------------------ */
 
 static void
-free_closing(void *data)
-{
-	g_free(data);
-}
-
-static void
 make_tables(Kvcfs *fs)
 {
 	fs->ranks = g_hash_table_new(NULL, NULL);
 	fs->objects = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fs->prefixes = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fs->closing = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
-					    (GDestroyNotify)kvc_object_key_unref, free_closing);
+					    (GDestroyNotify)kvc_object_key_unref, g_free);
 	fs->handles = g_hash_table_new(NULL, NULL);
 	fs->commit_waiters = g_ptr_array_new();
 	fs->held_dirs = g_ptr_array_new();

@@ -25,23 +25,4 @@ KvcfsNameClass kvcfs_name_classify(const char *name);
 /* The key of a hash NAME in SCOPE (transfer full); the name must be of class HASH. */
 KvcObjectKey *kvcfs_name_to_key(KvcKeyScope *scope, const char *name);
 
-/* The directory of a scope: see key-codec.h. */
-static inline KvcKeyScope *
-kvcfs_rank_parse(const char *model_path, const char *component, GError **error)
-{
-	return kvc_rank_parse(model_path, component, error);
-}
-
-static inline char *
-kvcfs_rank_format(const KvcKeyScope *scope)
-{
-	return kvc_rank_format(scope);
-}
-
-static inline char *
-kvcfs_model_path_format(const KvcKeyScope *scope)
-{
-	return kvc_model_path_format(scope);
-}
-
 #endif

@@ -3,7 +3,6 @@
 #include "fs/pending.h"
 
 #include <errno.h>
-#include <glib.h>
 #include <pthread.h>
 #include <time.h>
 
@@ -258,6 +257,16 @@ kvcfs_pending_wake(KvcfsPending *p)
 	if (mine)
 		answer(p, KVCFS_WAKE_DONE);
 	kvcfs_pending_release(p);
+}
+
+void
+kvcfs_pending_wake_all(GPtrArray *pendings)
+{
+	if (!pendings)
+		return;
+	for (guint i = 0; i < pendings->len; i++)
+		kvcfs_pending_wake(pendings->pdata[i]);
+	g_ptr_array_unref(pendings);
 }
 
 void

@@ -10,6 +10,7 @@
 
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
+#include <glib.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -37,6 +38,8 @@ KvcfsPending *kvcfs_pending_new(KvcfsPendings *pendings,
 				void *user);
 /* What was waited for has come: answers unless that has happened; gives the reference back. */
 void kvcfs_pending_wake(KvcfsPending *pending);
+/* Wakes each of PENDINGS (of KvcfsPending; NULL: none) and frees the array. */
+void kvcfs_pending_wake_all(GPtrArray *pendings);
 /* Gives the reference back; the deadline or an interrupt answers. */
 void kvcfs_pending_release(KvcfsPending *pending);
 

@@ -155,11 +155,7 @@ end_loading(KvcfsInode *prefix)
 	prefix->chain->is_loading = false;
 	GPtrArray *waiters = g_steal_pointer(&prefix->chain->load_waiters);
 	pthread_mutex_unlock(&fs->names);
-	if (!waiters)
-		return;
-	for (guint i = 0; i < waiters->len; i++)
-		kvcfs_pending_wake(waiters->pdata[i]);
-	g_ptr_array_unref(waiters);
+	kvcfs_pending_wake_all(waiters);
 }
 
 static bool
@@ -167,10 +163,7 @@ on_loaded(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 {
 	KvcfsInode *prefix = user;
 	Kvcfs *fs = prefix->fs;
-	KvcL1Object *object =
-		why == KVCFS_WAKE_DONE
-			? kvc_prefetch_handle_take_object(kvcfs_fetch_handle(fetch), 0)
-			: NULL;
+	KvcL1Object *object = kvcfs_fetch_take_object(fetch, why);
 	if (!object || !install_object(prefix, object)) {
 		kvcfs_count(fs, chains_load_failed);
 		/* Every tier says that there is none: what was added is the chain. */

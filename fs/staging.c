@@ -203,14 +203,13 @@ kvcfs_staging_renew_flush(KvcfsInode *inode)
  * fails and leaves both names.
  */
 static int
-known_damage_locked(const KvcfsInode *inode)
+known_damage(const Kvcfs *fs, const KvcfsStaging *st)
 {
-	const KvcfsStaging *st = inode->staging;
 	if (st->is_killed)
 		return -EIO;
 	if (st->was_memory_full)
 		return -ENOSPC;
-	return kvc_l1_object_get_bytes(st->object) > inode->fs->l1_capacity_bytes ? -EFBIG : 0;
+	return kvc_l1_object_get_bytes(st->object) > fs->l1_capacity_bytes ? -EFBIG : 0;
 }
 
 int
@@ -227,7 +226,7 @@ kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 		st->is_killed = true;
 	} else if (st) {
 		st->was_memory_full |= kvc_l1_object_was_memory_full(st->object);
-		rc = known_damage_locked(inode);
+		rc = known_damage(fs, st);
 		st->flushed_ns = kvcfs_now_ns();
 		if (st->target)
 			begin_closing_locked(inode);
@@ -269,14 +268,15 @@ free_staging(Kvcfs *fs, KvcfsStaging *st)
 static int
 find_objection(Kvcfs *fs, const KvcfsStaging *st)
 {
-	if (st->is_killed) {
+	int rc = known_damage(fs, st);
+	if (rc == -EIO)
 		kvcfs_count(fs, writes_not_published_killed);
-		return -EIO;
-	}
-	if (st->was_memory_full) {
+	else if (rc == -ENOSPC)
 		kvcfs_count(fs, writes_not_published_memory_full);
-		return -ENOSPC;
-	}
+	else if (rc == -EFBIG)
+		kvcfs_count(fs, writes_not_published_too_big);
+	if (rc < 0)
+		return rc;
 	if (st->flushed_ns == 0) {
 		kvcfs_count(fs, writes_not_published_unflushed);
 		return -EIO;
@@ -285,10 +285,6 @@ find_objection(Kvcfs *fs, const KvcfsStaging *st)
 	if (bytes == 0) {
 		kvcfs_count(fs, writes_not_published_empty);
 		return 1;
-	}
-	if (bytes > fs->l1_capacity_bytes) {
-		kvcfs_count(fs, writes_not_published_too_big);
-		return -EFBIG;
 	}
 	/* Exact to a page on small pages, to 2 MiB on huge ones (facts/fuse.md 1.13). */
 	if (lseek(kvc_l1_object_get_fd(st->object), (off_t)bytes - 1, SEEK_DATA) < 0) {
@@ -465,7 +461,7 @@ rename_to_object(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const c
 	Kvcfs *fs = dir->fs;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
-	int rc = inode ? known_damage_locked(inode) : -ENOENT;
+	int rc = inode ? known_damage(fs, inode->staging) : -ENOENT;
 	if (rc < 0) {
 		pthread_mutex_unlock(&fs->names);
 		return rc;
@@ -492,7 +488,7 @@ exists(KvcfsInode *dir, const char *name, KvcfsNameClass class)
 	Kvcfs *fs = dir->fs;
 	if (class == KVCFS_NAME_HASH) {
 		g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
-		return kvc_storage_manager_stat(fs->sm, key, NULL) == 0 &&
+		return kvcfs_object_exists(fs, key) &&
 		       (dir->kind == KVCFS_RANK || kvcfs_prefix_has(dir, key));
 	}
 	pthread_mutex_lock(&fs->names);

@@ -35,7 +35,7 @@ add_scope_locked(Kvcfs *fs, KvcKeyScope *scope)
 {
 	if (g_hash_table_contains(fs->ranks, scope))
 		return;
-	g_autofree char *path = kvcfs_model_path_format(scope);
+	g_autofree char *path = kvc_model_path_format(scope);
 	g_auto(GStrv) components = g_strsplit(path, "/", -1);
 	KvcfsInode *dir = fs->root;
 	for (size_t i = 0; components[i]; i++) {
@@ -44,7 +44,7 @@ add_scope_locked(Kvcfs *fs, KvcKeyScope *scope)
 			child = add_child_locked(dir, components[i], KVCFS_DIR, NULL);
 		dir = child;
 	}
-	g_autofree char *rank = kvcfs_rank_format(scope);
+	g_autofree char *rank = kvc_rank_format(scope);
 	add_child_locked(dir, rank, KVCFS_RANK, scope);
 }
 
@@ -99,7 +99,7 @@ kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode **ou
 	sync_with_engine(fs);
 	if (name[0] == '@') {
 		g_autofree char *path = path_of(dir);
-		scope = kvcfs_rank_parse(path, name, NULL);
+		scope = kvc_rank_parse(path, name, NULL);
 		if (!scope)
 			return -EINVAL;
 	}
@@ -160,16 +160,10 @@ kvcfs_tree_rmdir(KvcfsInode *dir, const char *name)
 	return rc;
 }
 
-static GPtrArray *
-new_inode_array(void)
-{
-	return g_ptr_array_new();
-}
-
 GPtrArray *
 kvcfs_tree_list(KvcfsInode *dir)
 {
-	GPtrArray *children = new_inode_array();
+	GPtrArray *children = g_ptr_array_new();
 	GHashTableIter iter;
 	KvcfsInode *child;
 	sync_with_engine(dir->fs);
@@ -198,7 +192,7 @@ collect_ranks_locked(KvcfsInode *inode, GPtrArray *ranks)
 GPtrArray *
 kvcfs_tree_ranks_below(KvcfsInode *inode)
 {
-	GPtrArray *ranks = new_inode_array();
+	GPtrArray *ranks = g_ptr_array_new();
 	sync_with_engine(inode->fs);
 	pthread_mutex_lock(&inode->fs->names);
 	collect_ranks_locked(inode, ranks);

@@ -142,15 +142,15 @@ static void
 test_control_directory_is_no_model(void **state)
 {
 	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new(KVCFS_CONTROL_DIR, 7, 1, NULL, NULL);
-	g_autofree char *model = kvcfs_model_path_format(scope);
-	g_autofree char *rank = kvcfs_rank_format(scope);
-	g_autoptr(KvcKeyScope) parsed = kvcfs_rank_parse(model, rank, NULL);
+	g_autofree char *model = kvc_model_path_format(scope);
+	g_autofree char *rank = kvc_rank_format(scope);
+	g_autoptr(KvcKeyScope) parsed = kvc_rank_parse(model, rank, NULL);
 	g_autoptr(GError) error = NULL;
 	(void)state;
 	assert_string_equal(model, "%2Ekvcache");
 	assert_string_equal(rank, "@00000007@1");
 	assert_ptr_equal(parsed, scope);
-	assert_null(kvcfs_rank_parse(KVCFS_CONTROL_DIR, rank, &error));
+	assert_null(kvc_rank_parse(KVCFS_CONTROL_DIR, rank, &error));
 	assert_true(g_error_matches(error, KVC_KEY_ERROR, EINVAL));
 }
 
