@@ -133,7 +133,7 @@ hash_bytes(const void *data, size_t len, uint64_t seed)
 static uint64_t
 hash_scope(const KvcKeyScope *scope)
 {
-	const uint32_t numbers[2] = {scope->kv_rank, scope->object_group_id};
+	const uint32_t numbers[3] = {scope->kv_rank, scope->object_group_id, scope->is_plain};
 	uint64_t hash = get_process_seed();
 
 	hash = hash_bytes(scope->model_name, strlen(scope->model_name), hash);
@@ -167,6 +167,7 @@ scope_table_equal(const void *pa, const void *pb)
 
 	return a->hash == b->hash && a->fields.kv_rank == b->fields.kv_rank &&
 	       a->fields.object_group_id == b->fields.object_group_id &&
+	       a->fields.is_plain == b->fields.is_plain &&
 	       !strcmp(a->fields.model_name, b->fields.model_name) &&
 	       !strcmp(a->fields.cache_salt, b->fields.cache_salt);
 }
@@ -281,6 +282,31 @@ kvc_key_scope_new(const char *model_name,
 
 	if (!check_model_name(probe.fields.model_name, error) ||
 	    !check_cache_salt(probe.fields.cache_salt, error))
+		return NULL;
+	probe.hash = hash_scope(&probe.fields);
+	return &intern_scope(&probe)->fields;
+}
+
+static bool
+check_directory(const char *directory, GError **error)
+{
+	g_auto(GStrv) components = g_strsplit(directory, "/", -1);
+
+	for (char **p = components; *p; p++)
+		if (!**p || !strcmp(*p, ".") || !strcmp(*p, ".."))
+			return fail_text("directory", directory, "is not a plain relative path",
+					 error);
+	return true;
+}
+
+KvcKeyScope *
+kvc_key_scope_new_plain(const char *directory, GError **error)
+{
+	Scope probe = {
+		.fields = {.model_name = directory, .cache_salt = "", .is_plain = true},
+	};
+
+	if (!check_directory(directory, error))
 		return NULL;
 	probe.hash = hash_scope(&probe.fields);
 	return &intern_scope(&probe)->fields;
@@ -440,6 +466,8 @@ kvc_object_key_to_string(const KvcObjectKey *key)
 	g_autofree char *salt = printable(scope->cache_salt);
 	g_autofree char *name = object_name(key);
 
+	if (scope->is_plain)
+		return g_strdup_printf("%s%s%s", model, *model ? "/" : "", name);
 	return g_strdup_printf("%s%s@%08x@%x%s%s/%s", space_prefix[key->space], model,
 			       scope->kv_rank, scope->object_group_id, *salt ? "@" : "", salt,
 			       name);

@@ -160,6 +160,13 @@ struct KvcL2AdapterOps {
 			   size_t n,
 			   KvcBitmap *deleted);
 	/*
+	 * Optional, blocks (the same thread as delete_keys). The object OLD is from now on the
+	 * object NEW, in one step, and takes the place of what is there; its bytes are not written
+	 * again. 0; -ENOENT: there is no OLD; -EBUSY: one of the two is locked or being stored, try
+	 * again; else -errno, nothing changed.
+	 */
+	int (*rename_key)(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_key);
+	/*
 	 * Optional, blocks. One page of what is stored: up to MAX entries in a stable order.
 	 * *CURSOR is NULL for the first page; the adapter frees it (g_free) and sets the next one,
 	 * NULL at the end. SCOPE NULL: everything. Entries that come or go meanwhile may be missed.

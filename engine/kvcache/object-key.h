@@ -42,6 +42,7 @@ typedef struct KvcKeyScope {
 	const char *cache_salt;
 	uint32_t kv_rank;
 	uint32_t object_group_id;
+	bool is_plain; /* a directory of plain files: model_name is its path, the rest is empty */
 } KvcKeyScope;
 
 typedef struct KvcObjectKey {
@@ -64,6 +65,12 @@ KvcKeyScope *kvc_key_scope_new(const char *model_name,
 			       uint32_t object_group_id,
 			       const char *cache_salt,
 			       GError **error);
+/*
+ * Returns the scope of the plain files of one directory (transfer full), or NULL with ERROR set
+ * (EINVAL). DIRECTORY is the path below the mount's root, any bytes: "" for the root itself, else
+ * components with one '/' between two of them, none of which is "." or "..".
+ */
+KvcKeyScope *kvc_key_scope_new_plain(const char *directory, GError **error);
 KvcKeyScope *kvc_key_scope_ref(KvcKeyScope *scope);
 void kvc_key_scope_unref(KvcKeyScope *scope);
 

@@ -305,10 +305,29 @@ test_interning_is_free_of_races(void **state)
 	}
 }
 
+static void
+test_plain_scopes(void **state)
+{
+	g_autoptr(KvcKeyScope) root = kvc_key_scope_new_plain("", NULL);
+	g_autoptr(KvcKeyScope) dir = kvc_key_scope_new_plain("a/b@c/\xff", NULL);
+	g_autoptr(KvcKeyScope) same = kvc_key_scope_new_plain("a/b@c/\xff", NULL);
+	g_autoptr(KvcKeyScope) plain = kvc_key_scope_new_plain("m", NULL);
+	g_autoptr(KvcKeyScope) model = kvc_key_scope_new("m", 0, 0, NULL, NULL);
+	static const char *const refused[] = {"/", "/a", "a/", "a//b", ".", "..", "a/./b", "a/.."};
+
+	assert_non_null(root);
+	assert_true(dir->is_plain);
+	assert_ptr_equal(dir, same);
+	assert_ptr_not_equal(plain, model);
+	for (size_t i = 0; i < G_N_ELEMENTS(refused); i++)
+		assert_null(kvc_key_scope_new_plain(refused[i], NULL));
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_plain_scopes),
 		cmocka_unit_test(test_equal_scopes_are_the_same),
 		cmocka_unit_test(test_every_field_tells_scopes_apart),
 		cmocka_unit_test(test_scope_checks_its_fields),
