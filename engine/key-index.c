@@ -9,7 +9,7 @@
  * only.
  */
 
-#include "engine/key-index.h"
+#include "engine/key-index-private.h"
 #include "engine/lock.h"
 
 #include <errno.h>
@@ -38,9 +38,9 @@ typedef struct Entry {
 	KvcObjectKey *key; /* owned */
 	Order *order;
 	uint64_t bytes;
-	int64_t mtime_ns;
 	uint64_t sequence;
 	uint32_t tiers;
+	KvcKeyAttributes attributes;
 } Entry;
 
 typedef struct Shard {
@@ -87,6 +87,7 @@ entry_free(void *data)
 {
 	Entry *entry = data;
 	kvc_object_key_unref(entry->key);
+	kvc_xattrs_unref(entry->attributes.xattrs);
 	g_free(entry);
 }
 
@@ -151,19 +152,22 @@ is_hidden_locked(Shard *shard, const KvcObjectKey *key, uint32_t tier)
 }
 
 static void
-update_locked(Entry *entry, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
+update_locked(Entry *entry, uint32_t tier, uint64_t bytes, const KvcObjectAttributes *attributes)
 {
 	/* What L1 has is newer than what a tier reports. */
 	if (tier == KVC_TIER_L1 || !(entry->tiers & KVC_TIER_L1))
 		entry->bytes = bytes;
-	if (mtime_ns != 0 && (entry->mtime_ns == 0 || tier == KVC_TIER_L1))
-		entry->mtime_ns = mtime_ns;
+	kvc_key_attributes_update(&entry->attributes, attributes, tier == KVC_TIER_L1);
 	entry->tiers |= tier;
 }
 
 /* Updates a known key; false: the key is not known. Hidden ones count as known. */
 static bool
-update_known(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
+update_known(KvcKeyIndex *index,
+	     KvcObjectKey *key,
+	     uint32_t tier,
+	     uint64_t bytes,
+	     const KvcObjectAttributes *attributes)
 {
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);
@@ -172,7 +176,7 @@ update_known(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t byte
 		Entry *entry = g_hash_table_lookup(shard->entries, key);
 		known = entry != NULL;
 		if (entry)
-			update_locked(entry, tier, bytes, mtime_ns);
+			update_locked(entry, tier, bytes, attributes);
 	}
 	kvc_mutex_unlock(&shard->lock);
 	return known;
@@ -197,10 +201,22 @@ void
 kvc_key_index_add(
 	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
 {
-	if (update_known(index, key, tier, bytes, mtime_ns))
+	KvcObjectAttributes attributes = {.mtime_ns = mtime_ns};
+	kvc_key_index_add_with(index, key, tier, bytes, &attributes);
+}
+
+void
+kvc_key_index_add_with(KvcKeyIndex *index,
+		       KvcObjectKey *key,
+		       uint32_t tier,
+		       uint64_t bytes,
+		       const KvcObjectAttributes *given)
+{
+	if (update_known(index, key, tier, bytes, given))
 		return;
-	if (mtime_ns == 0)
-		mtime_ns = kvc_wall_ns();
+	KvcObjectAttributes attributes = *given;
+	if (attributes.mtime_ns == 0)
+		attributes.mtime_ns = kvc_wall_ns();
 	Order *order = find_order(index, key->scope, true);
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&order->lock);
@@ -212,7 +228,7 @@ kvc_key_index_add(
 			is_first = order->n_live == 0;
 			entry = insert_locked(index, order, shard, key);
 		}
-		update_locked(entry, tier, bytes, mtime_ns);
+		update_locked(entry, tier, bytes, &attributes);
 	}
 	kvc_mutex_unlock(&shard->lock);
 	kvc_mutex_unlock(&order->lock);
@@ -359,15 +375,34 @@ kvc_key_index_get(KvcKeyIndex *index, const KvcObjectKey *key, KvcObjectInfo *in
 	kvc_mutex_lock(&shard->lock);
 	Entry *entry = g_hash_table_lookup(shard->entries, key);
 	bool known = entry && entry->tiers != 0;
-	if (known && info)
+	if (known && info) {
 		*info = (KvcObjectInfo){
 			.tiers = entry->tiers,
 			.bytes = entry->bytes,
-			.mtime_ns = entry->mtime_ns,
 			.sequence = entry->sequence,
 		};
+		kvc_key_attributes_fill_info(&entry->attributes, info);
+	}
 	kvc_mutex_unlock(&shard->lock);
 	return known ? 0 : -ENOENT;
+}
+
+KvcKeyAttributes *
+kvc_key_index_lock_attributes(KvcKeyIndex *index, const KvcObjectKey *key)
+{
+	Shard *shard = shard_of(index, key);
+	kvc_mutex_lock(&shard->lock);
+	Entry *entry = g_hash_table_lookup(shard->entries, key);
+	if (entry && entry->tiers != 0)
+		return &entry->attributes;
+	kvc_mutex_unlock(&shard->lock);
+	return NULL;
+}
+
+void
+kvc_key_index_unlock_attributes(KvcKeyIndex *index, const KvcObjectKey *key)
+{
+	kvc_mutex_unlock(&shard_of(index, key)->lock);
 }
 
 size_t

@@ -47,6 +47,8 @@
 	X(deletes_retried, "Deletions tried again")                                                \
 	X(deletes_failed, "Tries to delete that an adapter failed with an error")                  \
 	X(deletes_unsupported, "Deletions an adapter cannot do: there the object stays")           \
+	X(attributes_set, "Changes of attributes taken to an adapter")                             \
+	X(attributes_failed, "Changes of attributes an adapter could not take")                    \
 	X(listed_keys, "Keys found in L2 by the listing at the start")                             \
 	X(list_failed, "Listings of an adapter that ended with an error")
 

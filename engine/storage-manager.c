@@ -25,8 +25,12 @@ of_listener(KvcL1ManagerListener *l)
 static void
 on_admitted(KvcL1ManagerListener *l, KvcL1Object *object)
 {
-	kvc_key_index_add(of_listener(l)->context.index, object->key, KVC_TIER_L1, object->bytes,
-			  object->mtime_ns);
+	KvcObjectAttributes attributes = {0};
+	if (object->attributes)
+		attributes = *object->attributes;
+	attributes.mtime_ns = object->mtime_ns;
+	kvc_key_index_add_with(of_listener(l)->context.index, object->key, KVC_TIER_L1,
+			       object->bytes, &attributes);
 }
 
 static void
@@ -324,6 +328,7 @@ kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key)
 		return -ENOENT;
 	kvc_key_index_hide(sm->context.index, key, adapters);
 	kvc_l1_manager_delete(sm->context.l1, key, true);
+	kvc_l1_manager_set_pinned(sm->context.l1, key, false);
 	if (adapters)
 		kvc_store_controller_submit_delete(sm->store, key, adapters);
 	return 0;

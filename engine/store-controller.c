@@ -61,6 +61,18 @@ kvc_store_controller_submit_delete(KvcStoreController *c, KvcObjectKey *key, uin
 }
 
 void
+kvc_store_controller_submit_attributes(KvcStoreController *c, KvcObjectKey *key)
+{
+	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
+	message->type = KVC_STORE_MESSAGE_ATTRIBUTES;
+	message->key = kvc_object_key_ref(key);
+	if (!kvc_store_controller_post(c, message)) {
+		kvc_object_key_unref(message->key);
+		g_free(message);
+	}
+}
+
+void
 kvc_store_controller_flush(KvcStoreController *c,
 			   KvcObjectKey *key,
 			   void (*done)(void *user, int error),
@@ -125,6 +137,12 @@ handle_message(KvcStoreController *c, KvcStoreMessage *message)
 		break;
 	case KVC_STORE_MESSAGE_DELETED:
 		kvc_store_record_deleted(c, message);
+		break;
+	case KVC_STORE_MESSAGE_ATTRIBUTES:
+		kvc_store_attributes_changed(c, message->key);
+		break;
+	case KVC_STORE_MESSAGE_ATTRIBUTES_SET:
+		kvc_store_attributes_set(c, message);
 		break;
 	}
 }
@@ -259,9 +277,11 @@ kvc_store_controller_new(const KvcControllerContext *context,
 void
 kvc_store_controller_start(KvcStoreController *c)
 {
-	for (size_t a = 0; a < c->context->n_adapters; a++)
-		if (c->context->adapters[a].adapter->ops->delete_keys)
+	for (size_t a = 0; a < c->context->n_adapters; a++) {
+		const KvcL2AdapterOps *ops = c->context->adapters[a].adapter->ops;
+		if (ops->delete_keys || ops->set_attributes)
 			c->deleters[a] = kvc_store_deleter_start(c, a);
+	}
 	c->is_running = pthread_create(&c->thread, NULL, store_thread, c) == 0;
 	g_assert(c->is_running);
 }

@@ -5,7 +5,8 @@
 /*
  * The parts of the StoreController: store-controller.c has the thread and its messages,
  * store-record.c the order of what happens to one key, store-task.c batches and their completion,
- * store-deleter.c the threads in which adapters delete.
+ * store-attributes.c changes of attributes, store-deleter.c the threads in which adapters delete
+ * and set attributes.
  */
 
 #include "engine/lock.h"
@@ -62,6 +63,8 @@ struct KvcStoreRecord {
 	uint32_t stored, failed; /* how it ended */
 	uint32_t delete_todo, delete_busy, delete_waiting;
 	uint64_t delete_order;
+	uint32_t attributes_todo, attributes_busy; /* to be told to the adapter, being told */
+	uint64_t attributes_order;
 	int error;     /* of the last store: 0 or -EIO */
 	GQueue *queue; /* the one that LINK is in, or NULL */
 	GList link;
@@ -78,6 +81,7 @@ typedef struct KvcStoreTask {
 	KvcStoreRecord *records[KVC_STORE_BATCH_KEYS];
 	KvcObjectKey *keys[KVC_STORE_BATCH_KEYS];
 	KvcMemoryObj objects[KVC_STORE_BATCH_KEYS];
+	KvcObjectAttributes attributes[KVC_STORE_BATCH_KEYS]; /* of the objects; owned xattrs */
 } KvcStoreTask;
 
 typedef enum {
@@ -85,19 +89,21 @@ typedef enum {
 	KVC_STORE_MESSAGE_DELETE,
 	KVC_STORE_MESSAGE_FLUSH,
 	KVC_STORE_MESSAGE_DELETED,
+	KVC_STORE_MESSAGE_ATTRIBUTES,
+	KVC_STORE_MESSAGE_ATTRIBUTES_SET,
 } KvcStoreMessageType;
 
 typedef struct KvcStoreMessage {
 	GList link;
 	KvcStoreMessageType type;
 	KvcL1Object *object;	/* COMMIT */
-	KvcObjectKey *key;	/* DELETE, FLUSH */
+	KvcObjectKey *key;	/* DELETE, FLUSH, ATTRIBUTES, ATTRIBUTES_SET */
 	uint32_t adapters;	/* DELETE */
 	KvcFlushWaiter *waiter; /* FLUSH */
-	size_t adapter;		/* DELETED */
+	size_t adapter;		/* DELETED, ATTRIBUTES_SET */
 	GPtrArray *keys;
 	KvcBitmap *deleted;
-	int error; /* the adapter's, of those that are not deleted */
+	int error; /* the adapter's, of those that are not deleted; of ATTRIBUTES_SET */
 } KvcStoreMessage;
 
 typedef struct KvcStoreDeleter KvcStoreDeleter;
@@ -111,7 +117,7 @@ struct KvcStoreController {
 	int event_fd;
 	pthread_t thread;
 	bool is_running;
-	KvcStoreDeleter *deleters[KVC_MAX_ADAPTERS]; /* NULL: the adapter cannot delete */
+	KvcStoreDeleter *deleters[KVC_MAX_ADAPTERS]; /* NULL: the adapter has nothing for it */
 
 	KvcMutex lock;
 	pthread_cond_t idle;
@@ -137,12 +143,15 @@ struct KvcStoreController {
 	unsigned n_logged;
 	int64_t delete_logged_ns[KVC_MAX_ADAPTERS]; /* the last failed deletion in the log; 0: none
 						     */
+	int64_t attributes_logged_ns[KVC_MAX_ADAPTERS]; /* the same of attributes */
 };
 
 /* store-controller.c: false: the controller stopped, the message is the caller's again. */
 bool kvc_store_controller_post(KvcStoreController *c, KvcStoreMessage *message);
 
 /* store-record.c */
+/* The record of KEY, made when there is none; to be advanced. */
+KvcStoreRecord *kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key);
 void kvc_store_record_commit(KvcStoreController *c, KvcL1Object *object);
 void kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters);
 void kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWaiter *waiter);
@@ -162,9 +171,18 @@ void kvc_store_process_ready(KvcStoreController *c);
 void kvc_store_drain_completions(KvcStoreController *c, size_t adapter);
 void kvc_store_fail_refused(KvcStoreController *c);
 
+/* store-attributes.c */
+void kvc_store_attributes_changed(KvcStoreController *c, KvcObjectKey *key);
+void kvc_store_attributes_set(KvcStoreController *c, const KvcStoreMessage *message);
+/* Begins what can be begun for R. */
+void kvc_store_attributes_advance(KvcStoreController *c, KvcStoreRecord *r);
+/* On the deleter's thread: sets what the index has by now, and posts the result. */
+void kvc_store_attributes_apply(KvcStoreController *c, size_t adapter, KvcObjectKey *key);
+
 /* store-deleter.c */
 KvcStoreDeleter *kvc_store_deleter_start(KvcStoreController *c, size_t adapter);
 void kvc_store_deleter_submit(KvcStoreDeleter *d, KvcObjectKey *key);
+void kvc_store_deleter_submit_attributes(KvcStoreDeleter *d, KvcObjectKey *key);
 /* Waits for the call in progress, drops what is queued, joins, frees. */
 void kvc_store_deleter_stop(KvcStoreDeleter *d);
 

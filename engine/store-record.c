@@ -48,8 +48,8 @@ take_bit(uint32_t *bits)
 	return bit;
 }
 
-static KvcStoreRecord *
-get_record(KvcStoreController *c, KvcObjectKey *key)
+KvcStoreRecord *
+kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key)
 {
 	KvcStoreRecord *r = g_hash_table_lookup(c->records, key);
 	if (r)
@@ -258,7 +258,7 @@ advance_stores(KvcStoreController *c, KvcStoreRecord *r)
 			break;
 		begin_store(c, r);
 	}
-	if (r->todo & ~deleting(r))
+	if (r->todo & ~(deleting(r) | r->attributes_busy))
 		enter_ready(c, r);
 	else if (r->queue == &c->ready)
 		leave_queue(r);
@@ -267,7 +267,7 @@ advance_stores(KvcStoreController *c, KvcStoreRecord *r)
 void
 kvc_store_record_commit(KvcStoreController *c, KvcL1Object *object)
 {
-	KvcStoreRecord *r = get_record(c, object->key);
+	KvcStoreRecord *r = kvc_store_record_get(c, object->key);
 	if (r->next)
 		kvc_l1_object_unref(r->next);
 	else
@@ -337,7 +337,7 @@ is_resident(KvcStoreController *c, KvcL1Object *object)
 void
 kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters)
 {
-	KvcStoreRecord *r = get_record(c, key);
+	KvcStoreRecord *r = kvc_store_record_get(c, key);
 	KvcL1Object *newest = r->next ? r->next : r->object;
 	bool store_again = newest && is_resident(c, newest);
 	if (store_again && !r->next) {
@@ -347,6 +347,7 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 		kvc_l1_object_unref(g_steal_pointer(&r->next));
 	}
 	cancel_store(c, r);
+	r->attributes_todo &= ~adapters;
 	r->error = 0;
 	if (!deleting(r))
 		r->delete_order = ++c->last_order;
@@ -362,7 +363,7 @@ begin_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 {
 	uint32_t bit = 1u << adapter;
 	r->delete_todo &= ~bit;
-	if (!c->deleters[adapter]) {
+	if (!c->context->adapters[adapter].adapter->ops->delete_keys) {
 		kvc_stats_add(c->context->stats, deletes_unsupported, 1);
 		count_pending(c, adapter, -1);
 		kvc_key_index_unhide(c->context->index, r->key, bit);
@@ -379,7 +380,7 @@ begin_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 static void
 advance_deletes(KvcStoreController *c, KvcStoreRecord *r)
 {
-	uint32_t begin = r->delete_todo & ~r->busy & ~r->delete_busy;
+	uint32_t begin = r->delete_todo & ~(r->busy | r->delete_busy | r->attributes_busy);
 	while (begin)
 		begin_delete(c, r, take_bit(&begin));
 }
@@ -426,7 +427,7 @@ kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message)
 void
 kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWaiter *waiter)
 {
-	KvcStoreRecord *r = get_record(c, key);
+	KvcStoreRecord *r = kvc_store_record_get(c, key);
 	waiter->order = c->last_order;
 	waiter->next = r->waiters;
 	r->waiters = waiter;
@@ -438,7 +439,8 @@ is_answered(const KvcStoreRecord *r, const KvcFlushWaiter *w)
 {
 	return (!r->object || r->object_order > w->order) &&
 	       (!r->next || r->next_order > w->order) &&
-	       (!deleting(r) || r->delete_order > w->order);
+	       (!deleting(r) || r->delete_order > w->order) &&
+	       (!(r->attributes_todo | r->attributes_busy) || r->attributes_order > w->order);
 }
 
 static void
@@ -464,8 +466,9 @@ kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r)
 		return;
 	advance_deletes(c, r);
 	advance_stores(c, r);
+	kvc_store_attributes_advance(c, r);
 	answer_waiters(r);
-	if (!r->object && !r->next && !deleting(r)) {
+	if (!r->object && !r->next && !(deleting(r) | r->attributes_todo | r->attributes_busy)) {
 		g_hash_table_remove(c->records, r->key);
 		kvc_store_record_free(c, r, 0);
 	}
