@@ -81,23 +81,33 @@ note_unreadable(ListPass *pass, const char *path, int errnum)
 		pass->errnum = errnum;
 }
 
-/* The entry of KEY (taken over) whose file is ST. */
-static void
-add_entry(ListPass *pass, KvcObjectKey *key, const struct stat *st)
+/* When ST's file or its name was last changed: unlike its mtime, nobody can set that. */
+static int64_t
+ctime_ns(const struct stat *st)
 {
-	int64_t mtime_ns = fs_mtime_ns(st);
+	return st->st_ctim.tv_sec * INT64_C(1000000000) + st->st_ctim.tv_nsec;
+}
 
-	if (mtime_ns < pass->fs->opened_ns) {
+/* The entry of KEY (taken over) whose file is PATH with ST; not one that was cut short. */
+static void
+add_entry(ListPass *pass, KvcObjectKey *key, const char *path, const struct stat *st)
+{
+	KvcL2ObjectInfo info;
+
+	if (!fs_attr_read(pass->fs, path, st, &info)) {
+		kvc_object_key_unref(key);
+		return;
+	}
+	if (ctime_ns(st) < pass->fs->opened_ns) {
 		pass->objects++;
 		pass->bytes += (uint64_t)st->st_size;
 	}
 	if (pass->scope && key->scope != pass->scope) {
 		kvc_object_key_unref(key);
+		kvc_xattrs_unref(info.xattrs);
 		return;
 	}
-	pass->entries[pass->n].key = key;
-	pass->entries[pass->n].info.bytes = (uint64_t)st->st_size;
-	pass->entries[pass->n++].info.mtime_ns = mtime_ns;
+	pass->entries[pass->n++] = (KvcL2ListEntry){key, info};
 }
 
 /* Not under the name that we would use, and that one exists too: the same key would come twice. */
@@ -130,10 +140,10 @@ add_flat_file(ListPass *pass, const struct dirent *entry)
 	KvcObjectKey *key = S_ISREG(st.st_mode) ? kvc_lmcache_file_name_parse(name) : NULL;
 	if (!key)
 		pass->foreign++;
-	else if (is_duplicate(pass->fs, key, name) || fs_is_cut(pass->fs, name, &st))
+	else if (is_duplicate(pass->fs, key, name))
 		kvc_object_key_unref(key);
 	else
-		add_entry(pass, key, &st);
+		add_entry(pass, key, name, &st);
 }
 
 /* Reads on in the flat directory; 0 or -errno. */
@@ -201,9 +211,9 @@ read_sorted(ListPass *pass, const char *path)
 	return names;
 }
 
-/* PATH is below prefix/: <model path>/<rank>/<name>. */
+/* PATH is below prefix/: <model path>/<rank>/<name>. FILE is the same below base_path. */
 static void
-add_tree_file(ListPass *pass, const char *path, const struct stat *st)
+add_tree_file(ListPass *pass, const char *path, const char *file, const struct stat *st)
 {
 	g_autofree char *model = g_strdup(path);
 	char *name = strrchr(model, '/'), *rank;
@@ -221,7 +231,7 @@ add_tree_file(ListPass *pass, const char *path, const struct stat *st)
 		}
 	}
 	if (key)
-		add_entry(pass, key, st);
+		add_entry(pass, key, file, st);
 	else
 		pass->foreign++;
 }
@@ -257,7 +267,7 @@ walk_tree(ListPass *pass, const char *dir, const char *after)
 			walk_tree(pass, path, rest);
 			continue;
 		}
-		add_tree_file(pass, path, &st);
+		add_tree_file(pass, path, file, &st);
 		g_free(pass->path);
 		pass->path = g_steal_pointer(&path);
 	}
@@ -303,8 +313,10 @@ fs_list(FsAdapter *fs, const KvcKeyScope *scope, char **cursor, KvcL2ListEntry *
 		finish_pass(&pass);
 		rc = -pass.errnum;
 	}
-	for (size_t i = 0; rc < 0 && i < pass.n; i++)
+	for (size_t i = 0; rc < 0 && i < pass.n; i++) {
 		kvc_object_key_unref(entries[i].key);
+		kvc_xattrs_unref(entries[i].info.xattrs);
+	}
 	g_free(pass.path);
 	return rc < 0 ? rc : (ssize_t)pass.n;
 }

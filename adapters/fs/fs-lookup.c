@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,20 +57,6 @@ read_xattr(FsAdapter *fs, const char *path, const char *name, char *text, size_t
 }
 
 bool
-fs_is_cut(FsAdapter *fs, const char *path, const struct stat *st)
-{
-	char text[24], expected[24];
-
-	if (!read_xattr(fs, path, "user.kvcache.size", text, sizeof(text)))
-		return false;
-	snprintf(expected, sizeof(expected), "%" PRIu64, (uint64_t)st->st_size);
-	if (!strcmp(text, expected))
-		return false;
-	atomic_fetch_add(&fs->stats.size_mismatches, 1);
-	return true;
-}
-
-bool
 fs_has_other_crc(FsAdapter *fs, const char *path, uint32_t crc)
 {
 	char text[24], expected[24];
@@ -115,12 +100,10 @@ lookup_and_lock(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info)
 	else
 		note_failure(fs, key, info, errnum);
 	if (!path || !S_ISREG(st.st_mode) || fs_keys_is_corrupt(fs, key, &st) ||
-	    fs_is_cut(fs, path, &st)) {
+	    !fs_attr_read(fs, path, &st, info)) {
 		fs_keys_unlock(fs, key);
 		return false;
 	}
-	info->bytes = (uint64_t)st.st_size;
-	info->mtime_ns = fs_mtime_ns(&st);
 	return true;
 }
 

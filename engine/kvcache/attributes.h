@@ -18,7 +18,7 @@ G_BEGIN_DECLS
 /* Name and value of an extended attribute, and all of those of one object together. */
 #define KVC_XATTR_NAME_MAX_BYTES 255
 #define KVC_XATTR_VALUE_MAX_BYTES (64u << 10)
-#define KVC_XATTRS_MAX_BYTES (128u << 10)
+#define KVC_XATTRS_MAX_BYTES (65u << 10) /* so that all names can be listed: Linux has 64 KiB */
 
 /* What a user may set begins with the first, but not with the second: those are computed. */
 #define KVC_XATTR_USER_PREFIX "user."

@@ -295,6 +295,8 @@ int kvc_storage_manager_wait_listed(KvcStorageManager *sm, int64_t timeout_ns);
 /* Is more than half of L1 on its way to L2? Then writers ought to be slowed. From memory. */
 bool kvc_storage_manager_is_half_dirty(KvcStorageManager *sm);
 bool kvc_storage_manager_has_l2(KvcStorageManager *sm);
+/* The type of the adapter with index I ("fs"), NULL past the last one. Any thread. */
+const char *kvc_storage_manager_adapter_type(KvcStorageManager *sm, size_t i);
 /* Is any adapter shared, i.e. worth asking about keys that no index knows? */
 bool kvc_storage_manager_has_shared_l2(KvcStorageManager *sm);
 
