@@ -50,29 +50,6 @@ set_size(KvcfsInode *inode, off_t bytes)
 	}
 }
 
-static int64_t
-time_to_set(const struct timespec *ts, bool is_now)
-{
-	return is_now ? kvcfs_wall_ns() : ts->tv_sec * INT64_C(1000000000) + ts->tv_nsec;
-}
-
-static void
-set_others(KvcfsInode *inode, const struct stat *attr, int to_set)
-{
-	pthread_mutex_lock(&inode->fs->names);
-	if (to_set & FUSE_SET_ATTR_MODE)
-		inode->mode = (inode->mode & S_IFMT) | (attr->st_mode & 07777);
-	if (to_set & FUSE_SET_ATTR_UID)
-		inode->uid = attr->st_uid;
-	if (to_set & FUSE_SET_ATTR_GID)
-		inode->gid = attr->st_gid;
-	if (to_set & (FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW))
-		inode->mtime_ns = time_to_set(&attr->st_mtim, to_set & FUSE_SET_ATTR_MTIME_NOW);
-	if (to_set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW))
-		inode->atime_ns = time_to_set(&attr->st_atim, to_set & FUSE_SET_ATTR_ATIME_NOW);
-	pthread_mutex_unlock(&inode->fs->names);
-}
-
 void
 kvcfs_op_setattr(
 	fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi)
@@ -83,7 +60,7 @@ kvcfs_op_setattr(
 		fuse_reply_err(req, -rc);
 		return;
 	}
-	set_others(inode, attr, to_set);
+	kvcfs_attr_set(inode, attr, to_set);
 	reply_attr(req, inode);
 }
 
@@ -117,7 +94,7 @@ open_locked_object(fuse_req_t req,
 	handle->object = object;
 	pthread_mutex_lock(&inode->fs->names);
 	inode->open_bytes = kvc_l1_object_get_bytes(object);
-	inode->atime_ns = kvcfs_wall_ns();
+	kvcfs_attr_note_open_locked(inode);
 	pthread_mutex_unlock(&inode->fs->names);
 	fi->noflush = 1;
 	reply_open(req, handle, kvc_l1_object_get_fd(object), fi);

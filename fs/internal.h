@@ -118,7 +118,11 @@ struct KvcfsInode {
 	mode_t mode;
 	uid_t uid;
 	gid_t gid;
-	int64_t atime_ns, mtime_ns; /* 0: as the index says */
+	/* Of an OBJECT once committed: a copy of what the engine said last (attr.c). */
+	int64_t atime_ns, mtime_ns, ctime_ns; /* 0: none given */
+	int64_t written_ns;		      /* staging: its last write when mtime_ns was given */
+	KvcXattrs *xattrs;   /* owned or NULL; of an OBJECT until it is committed */
+	bool is_pinned;	     /* staging: to be pinned at its commit */
 	uint64_t open_bytes; /* OBJECT: size when it was last opened, for stat after an unlink */
 
 	/* Protected by io_lock. OBJECT only. */
@@ -207,6 +211,26 @@ int kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st);
  * it back when the answer could not be delivered.
  */
 void kvcfs_reply_entry(fuse_req_t req, KvcfsInode *inode);
+
+/* ---- attr.c: mode, owner, times -------------------------------------------------------------- */
+
+/* SETATTR of everything but the size, TO_SET as in FUSE. Without locks. */
+void kvcfs_attr_set(KvcfsInode *inode, const struct stat *attr, int to_set);
+/* The key (transfer full) under which the engine has INODE's attributes, or NULL. Without locks. */
+KvcObjectKey *kvcfs_attr_engine_key(KvcfsInode *inode);
+/* The mtime that a user gave a staging, unless BACKING was written to since: then 0. */
+int64_t kvcfs_attr_given_mtime_locked(const KvcfsInode *inode, const struct stat *backing);
+/* What INODE (a staging, a PREFIX) has goes with OBJECT, which is about to be committed. Without
+ * names. */
+void kvcfs_attr_give(KvcfsInode *inode, KvcL1Object *object);
+/* INODE was committed as KEY: what could only be done now. Without names. */
+void kvcfs_attr_settle(KvcfsInode *inode, KvcObjectKey *key);
+/* Keeps a copy of what the engine says of INODE. */
+void kvcfs_attr_remember_locked(KvcfsInode *inode, const KvcObjectInfo *info);
+/* A new PREFIX takes what its chain carries. */
+void kvcfs_attr_remember_prefix_locked(KvcfsInode *prefix, const KvcObjectInfo *info);
+/* INODE (committed) was opened for reading. */
+void kvcfs_attr_note_open_locked(KvcfsInode *inode);
 
 /* ---- tree.c: directories above the objects -------------------------------------------------- */
 
@@ -508,5 +532,14 @@ void kvcfs_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 void
 kvcfs_op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void kvcfs_op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void kvcfs_op_setxattr(fuse_req_t req,
+		       fuse_ino_t ino,
+		       const char *name,
+		       const char *value,
+		       size_t size,
+		       int flags);
+void kvcfs_op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size);
+void kvcfs_op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size);
+void kvcfs_op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
 
 #endif

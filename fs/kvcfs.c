@@ -283,4 +283,8 @@ const struct fuse_lowlevel_ops kvcfs_ops = {
 	.releasedir = kvcfs_op_releasedir,
 	.fsyncdir = op_fsyncdir,
 	.statfs = op_statfs,
+	.setxattr = kvcfs_op_setxattr,
+	.getxattr = kvcfs_op_getxattr,
+	.listxattr = kvcfs_op_listxattr,
+	.removexattr = kvcfs_op_removexattr,
 };

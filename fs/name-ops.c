@@ -303,10 +303,8 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 		return;
 	}
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
-	pthread_mutex_lock(&dir->fs->names);
-	inode->uid = ctx->uid;
-	inode->gid = ctx->gid;
-	pthread_mutex_unlock(&dir->fs->names);
+	struct stat owner = {.st_uid = ctx->uid, .st_gid = ctx->gid};
+	kvcfs_attr_set(inode, &owner, FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID);
 	kvcfs_reply_entry(req, inode);
 }
 
