@@ -3,10 +3,11 @@
 /*
  * Extended attributes: those that a user sets, and user.kvcache.*, which are computed.
  *
- * Computed ones are listed, so that "getfattr -d" shows them, and therefore they reach whoever
- * copies with xattrs (cp -a, rsync -X, tar --xattrs) and come back. To set or remove one is
- * accepted and does nothing then: refusing it would make every such copy into the mount fail. Only
- * "pinned" does what it says. The checksum is not listed: it costs a pass over the object.
+ * Computed ones are not listed (as in CephFS), only answered when asked for by name: a list is what
+ * cp -a, rsync -X and tar --xattrs copy, and a copy is not to carry what another place computed.
+ * tar even makes a file with xattrs by mknod(2) first, which no object here can come from. To set
+ * or remove one is nevertheless accepted and does nothing, since copies of the files of the fs
+ * adapter bring such names along; only "pinned" does what it says.
  *
  * What no file here has is answered without a look at anything: the kernel asks for
  * security.capability at the first write to an inode, ls and cp for ACLs (facts/fuse.md 1.4).
@@ -19,8 +20,6 @@
 #include <string.h>
 #include <sys/xattr.h>
 
-/* Linux lists no more. */
-#define LIST_MAX_BYTES 65536
 #define PINNED KVC_XATTR_OWN_PREFIX "pinned"
 
 /* What is asked about, as of one moment. */
@@ -160,28 +159,39 @@ print_space(const Subject *s, GString *out)
 	return s->key != NULL;
 }
 
-/* One line each, as the manual has them. */
+static bool print_help(const Subject *s, GString *out);
+
+/* As the manual has them. */
 static const struct Computed {
 	const char *name; /* after KVC_XATTR_OWN_PREFIX */
 	const char *help;
 	bool of_directories; /* of ranks and prefixes too */
-	bool is_listed;
 	bool (*print)(const Subject *s, GString *out);
 } computed[] = {
-	{"tiers", "where it is: l1 and the types of L2 adapters", false, true, print_tiers},
-	{"state", "what it is at: temporary, writing, dirty, ...", false, true, print_state},
-	{"read_locks", "who holds it in L1", false, true, print_read_locks},
-	{"hits", "opens for reading since it became known", false, true, print_hits},
-	{"last_access", "the time of the last one, in seconds", false, true, print_last_access},
-	{"crc32c", "checksum of what is in L1", false, false, print_crc32c},
-	{"pinned", "1: not evicted from L1; may be set", false, true, print_pinned},
-	{"model_name", "of its key", true, true, print_model_name},
-	{"kv_rank", "of its key, hex", true, true, print_kv_rank},
-	{"object_group_id", "of its key, hex", true, true, print_group},
-	{"cache_salt", "of its key", true, true, print_salt},
-	{"chunk_hash", "of its key, hex", false, true, print_chunk_hash},
-	{"space", "chunk, plain or prefix", true, true, print_space},
+	{"tiers", "where it is: l1 and the types of L2 adapters", false, print_tiers},
+	{"state", "what it is at: temporary, writing, dirty, ...", false, print_state},
+	{"read_locks", "who holds it in L1", false, print_read_locks},
+	{"hits", "opens for reading since it became known", false, print_hits},
+	{"last_access", "the time of the last one, in seconds", false, print_last_access},
+	{"crc32c", "checksum of what is in L1", false, print_crc32c},
+	{"pinned", "1: not evicted from L1; may be set", false, print_pinned},
+	{"model_name", "of its key", true, print_model_name},
+	{"kv_rank", "of its key, hex", true, print_kv_rank},
+	{"object_group_id", "of its key, hex", true, print_group},
+	{"cache_salt", "of its key", true, print_salt},
+	{"chunk_hash", "of its key, hex", false, print_chunk_hash},
+	{"space", "chunk, plain or prefix", true, print_space},
+	{"help", "these lines", true, print_help},
 };
+
+static bool
+print_help(const Subject *s, GString *out)
+{
+	for (size_t i = 0; i < G_N_ELEMENTS(computed); i++)
+		g_string_append_printf(out, KVC_XATTR_OWN_PREFIX "%s  %s\n", computed[i].name,
+				       computed[i].help);
+	return true;
+}
 
 /* What the fs adapter puts on its own files, and a copy of such a file brings along. */
 static const char *const foreign_names[] = {"size", "attr", "key"};
@@ -437,35 +447,15 @@ kvcfs_op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name)
 	fuse_reply_err(req, -rc);
 }
 
-static void
-append_name(GString *names, const char *prefix, const char *name)
-{
-	g_string_append(names, prefix);
-	g_string_append_len(names, name, (gssize)strlen(name) + 1);
-}
-
 void
 kvcfs_op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
-	KvcfsInode *inode = kvcfs_inode_of(kvcfs_of(req), ino);
-	g_autoptr(KvcXattrs) xattrs = get_xattrs(inode);
+	g_autoptr(KvcXattrs) xattrs = get_xattrs(kvcfs_inode_of(kvcfs_of(req), ino));
 	GString *names = g_string_new(NULL);
-	Subject subject;
 	size_t cursor = 0;
 	const char *name;
 	while (kvc_xattrs_next(xattrs, &cursor, &name, NULL, NULL))
-		append_name(names, "", name);
-	subject_init(&subject, inode);
-	for (size_t i = 0; i < G_N_ELEMENTS(computed); i++) {
-		if (!computed[i].is_listed || names->len > LIST_MAX_BYTES - 256)
-			continue;
-		GString *value = compute(&computed[i], &subject);
-		if (value) {
-			append_name(names, KVC_XATTR_OWN_PREFIX, computed[i].name);
-			g_string_free(value, TRUE);
-		}
-	}
-	subject_deinit(&subject);
+		g_string_append_len(names, name, (gssize)strlen(name) + 1);
 	reply_value(req, names->str, names->len, size);
 	g_string_free(names, TRUE);
 }
