@@ -23,7 +23,7 @@
 typedef struct Mock {
 	KvcL2Adapter *adapter;
 	KvcOptions *options;
-	KvcKeyScope *scope;
+	KvcKeyScope *scope, *plain_scope;
 } Mock;
 
 static Mock
@@ -36,6 +36,7 @@ mock_new(const char *specification)
 	if (!mock.adapter)
 		fail_msg("%s", error->message);
 	mock.scope = kvc_key_scope_new("some/model", 0x01000100, 0, NULL, NULL);
+	mock.plain_scope = kvc_key_scope_new_plain("some/directory", NULL);
 	return mock;
 }
 
@@ -45,15 +46,17 @@ mock_free(Mock *mock)
 	mock->adapter->ops->close(mock->adapter);
 	kvc_options_free(mock->options);
 	kvc_key_scope_unref(mock->scope);
+	kvc_key_scope_unref(mock->plain_scope);
 }
 
 static KvcObjectKey *
 key_new(const Mock *mock, KvcSpace space, uint32_t number)
 {
+	KvcKeyScope *scope = space == KVC_SPACE_PLAIN ? mock->plain_scope : mock->scope;
 	char name[16];
 	int len = snprintf(name, sizeof(name), "n%07u", number);
 
-	return kvc_object_key_new(mock->scope, space, name, (size_t)len, NULL);
+	return kvc_object_key_new(scope, space, name, (size_t)len, NULL);
 }
 
 static void
