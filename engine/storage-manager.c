@@ -273,6 +273,12 @@ kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1
 }
 
 void
+kvc_storage_manager_reserve_read_again(KvcStorageManager *sm, KvcL1Object *object)
+{
+	kvc_l1_manager_reserve_read_again(sm->context.l1, object);
+}
+
+void
 kvc_storage_manager_finish_read(KvcStorageManager *sm, KvcL1Object *object)
 {
 	kvc_l1_manager_finish_read(sm->context.l1, object, 1);
