@@ -92,6 +92,7 @@ struct KvcStoreRename {
 	uint32_t fresh; /* have the bytes of the object as OLD */
 	uint32_t purge; /* renamed what is not the object any more: NEW must go */
 	bool carries;	/* what FROM_BEFORE is storing is the object */
+	bool is_listed; /* among the deferred ones of a record */
 	bool is_kicked;
 	GList link;	 /* in renames */
 	GList kick_link; /* in kicked */

@@ -200,7 +200,8 @@ kvc_store_rename_submit(KvcStoreController *c, const KvcStoreMessage *message)
 	}
 	inherit(c, m->from_before, m->to);
 	inherit(c, m->to_before, m->to);
-	if (m->deferred)
+	m->is_listed = m->deferred != 0;
+	if (m->is_listed)
 		m->to->deferred = g_slist_prepend(m->to->deferred, m);
 	if (m->from_before)
 		kvc_store_record_advance(c, m->from_before);
@@ -420,6 +421,7 @@ kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r)
 			give_up_deferred(c, m, !is_known);
 		m->todo |= m->deferred;
 		m->deferred = 0;
+		m->is_listed = false;
 		kvc_store_rename_kick(c, m);
 	}
 	g_slist_free(renames);
@@ -472,7 +474,8 @@ advance(KvcStoreController *c, KvcStoreRename *m)
 	uint32_t begin = m->todo & ~active(m->from_before) & ~active(m->to_before);
 	for (; begin; begin &= begin - 1)
 		begin_on_adapter(c, m, (size_t)__builtin_ctz(begin));
-	if (!kvc_store_rename_pending(m) && !m->from_before && !m->to_before) {
+	bool has_before = m->from_before || m->to_before;
+	if (!kvc_store_rename_pending(m) && !has_before && !m->is_listed) {
 		end(c, m);
 		return;
 	}
