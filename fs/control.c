@@ -202,6 +202,12 @@ kvcfs_control_mode(int control)
 	return controls[control].mode;
 }
 
+bool
+kvcfs_is_control_root(const KvcfsInode *dir, const char *name)
+{
+	return dir == dir->fs->root && strcmp(name, KVCFS_CONTROL_DIR) == 0;
+}
+
 KvcfsInode *
 kvcfs_control_lookup(Kvcfs *fs, const char *name)
 {

@@ -216,7 +216,9 @@ add_entry(Listing *listing, const char *name, uint64_t ino, mode_t mode, off_t n
 static bool
 add_dots(Listing *listing, const KvcfsInode *dir, off_t off)
 {
+	pthread_mutex_lock(&dir->fs->names);
 	uint64_t above = dir->parent ? dir->parent->ino : dir->ino;
+	pthread_mutex_unlock(&dir->fs->names);
 	if (off < 1 && !add_entry(listing, ".", dir->ino, S_IFDIR, 1))
 		return false;
 	return off >= 2 || add_entry(listing, "..", above, S_IFDIR, 2);

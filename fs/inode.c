@@ -72,6 +72,51 @@ kvcfs_inode_ref(KvcfsInode *inode)
 	return inode;
 }
 
+void
+kvcfs_inode_retire_locked(KvcfsInode *inode, void *data, GDestroyNotify free_func)
+{
+	KvcfsRetired *retired = g_new(KvcfsRetired, 1);
+	*retired = (KvcfsRetired){inode->retired, data, free_func};
+	inode->retired = retired;
+}
+
+KvcObjectKey *
+kvcfs_inode_get_key(KvcfsInode *inode)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	KvcObjectKey *key = inode->key;
+	pthread_mutex_unlock(&inode->fs->names);
+	return key;
+}
+
+void
+kvcfs_inode_set_key_locked(KvcfsInode *inode, KvcObjectKey *key)
+{
+	KvcObjectKey *old = inode->key;
+	__atomic_store_n(&inode->key, kvc_object_key_ref(key), __ATOMIC_RELEASE);
+	inode->ino = key->hash;
+	kvcfs_inode_retire_locked(inode, old, (GDestroyNotify)kvc_object_key_unref);
+}
+
+void
+kvcfs_inode_set_name_locked(KvcfsInode *inode, const char *name)
+{
+	char *old = inode->name;
+	__atomic_store_n(&inode->name, g_strdup(name), __ATOMIC_RELEASE);
+	kvcfs_inode_retire_locked(inode, old, g_free);
+}
+
+static void
+free_retired(KvcfsInode *inode)
+{
+	while (inode->retired) {
+		KvcfsRetired *retired = inode->retired;
+		inode->retired = retired->next;
+		retired->free_func(retired->data);
+		g_free(retired);
+	}
+}
+
 static void
 leave_list_locked(KvcfsInode *inode)
 {
@@ -125,6 +170,7 @@ free_inode(KvcfsInode *inode)
 	g_clear_pointer(&inode->key, kvc_object_key_unref);
 	g_clear_pointer(&inode->scope, kvc_key_scope_unref);
 	pthread_mutex_destroy(&inode->io_lock);
+	free_retired(inode);
 	g_free(inode->name);
 	g_free(inode);
 }

@@ -105,20 +105,30 @@ typedef struct KvcfsStaging {
 	bool was_memory_full;
 } KvcfsStaging;
 
+/* What an inode was called before: others may be looking at it. */
+typedef struct KvcfsRetired {
+	struct KvcfsRetired *next;
+	void *data;
+	GDestroyNotify free_func;
+} KvcfsRetired;
+
 struct KvcfsInode {
 	/* Immutable. */
 	Kvcfs *fs;
 	KvcfsKind kind;
+	int control; /* CONTROL: index in the table of control.c */
+
+	/* Changed by a rename under names; what they were stays alive with the inode. */
 	uint64_t ino;
 	KvcKeyScope *scope; /* RANK, PREFIX, KEYS; DIR: of its plain files. Owned */
 	KvcfsInode *parent; /* owned reference; NULL for OBJECT and the root */
 	char *name;	    /* in parent; for a DIR in its parent's encoded path */
-	int control;	    /* CONTROL: index in the table of control.c */
+	KvcObjectKey *key;  /* OBJECT: once committed; PREFIX: of its chain. Owned */
+	KvcfsRetired *retired;
 
 	/* Protected by names. */
 	KvcfsInode *next, *prev; /* in Kvcfs.inodes */
 	uint64_t refs;		 /* of the kernel (lookups) and of ours */
-	KvcObjectKey *key;	 /* OBJECT: once committed; PREFIX: of its chain. Owned */
 	bool is_unlinked;
 	GHashTable *children; /* DIR: name -> inode (owned reference) */
 	GHashTable *temps;    /* RANK, PREFIX, DIR: name -> inode (owned reference), or NULL */
@@ -217,6 +227,12 @@ void kvcfs_inodes_free_stagings(Kvcfs *fs);
 void kvcfs_inodes_free_all(Kvcfs *fs);
 /* The inode of a committed object (transfer full), made when there is none. */
 KvcfsInode *kvcfs_object_inode_locked(Kvcfs *fs, KvcObjectKey *key);
+/* Its key, as of now; alive as long as INODE is. Takes names. */
+KvcObjectKey *kvcfs_inode_get_key(KvcfsInode *inode);
+/* A rename: the new key or name; the old one stays alive. RETIRE frees DATA with the inode. */
+void kvcfs_inode_set_key_locked(KvcfsInode *inode, KvcObjectKey *key);
+void kvcfs_inode_set_name_locked(KvcfsInode *inode, const char *name);
+void kvcfs_inode_retire_locked(KvcfsInode *inode, void *data, GDestroyNotify free_func);
 /* Has the plain file that INODE was got another version, which is another inode? */
 bool kvcfs_inode_is_replaced_locked(const KvcfsInode *inode);
 /* May the kernel keep its name and attributes for a while? */
@@ -235,6 +251,10 @@ void kvcfs_reply_entry(fuse_req_t req, KvcfsInode *inode);
 KvcfsInode *kvcfs_tree_lookup(KvcfsInode *dir, const char *name);
 /* Does a directory hide the plain file NAME of DIR (left by others in L2)? */
 bool kvcfs_tree_has_child(KvcfsInode *dir, const char *name);
+/* The path of NAME in DIR, a DIR, below the root (transfer full). */
+char *kvcfs_tree_path(const KvcfsInode *dir, const char *name);
+/* CHILD, a DIR that has its new scope, becomes NEW_NAME in NEW_DIR, where nothing has that name. */
+void kvcfs_tree_move_locked(KvcfsInode *child, KvcfsInode *new_dir, const char *new_name);
 /* mkdir in a DIR: 0 and *OUT (transfer full), or -errno. */
 int kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode **out);
 int kvcfs_tree_rmdir(KvcfsInode *dir, const char *name);
@@ -321,6 +341,11 @@ int kvcfs_staging_displace(KvcfsInode *inode, KvcfsInode **out, KvcfsInode **dir
 bool kvcfs_is_being_written_locked(Kvcfs *fs, const KvcObjectKey *key);
 /* KEY was removed: who was overwriting it writes into a file without a name. */
 void kvcfs_staging_object_removed(Kvcfs *fs, const KvcObjectKey *key);
+void kvcfs_staging_object_removed_locked(Kvcfs *fs, const KvcObjectKey *key);
+/* A rename: who was overwriting the object, or writes into the directory, writes there now. */
+void
+kvcfs_staging_object_moved_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key);
+void kvcfs_staging_scope_moved_locked(Kvcfs *fs, KvcKeyScope *old_scope, KvcKeyScope *scope);
 /* Is it a copy of a committed object (made, or to be made at the first write)? */
 bool kvcfs_staging_is_copy(KvcfsInode *inode);
 /* The file to read; -1: none. Stays open as long as the caller's handle is a writer. */
@@ -514,6 +539,7 @@ void kvcfs_chain_forget_keys_inode_locked(KvcfsInode *prefix, KvcfsInode *keys);
 KvcfsInode *kvcfs_prefix_lookup(KvcfsInode *rank, const char *name);
 int kvcfs_prefix_mkdir(KvcfsInode *rank, const char *name, mode_t mode, KvcfsInode **out);
 int kvcfs_prefix_rmdir(KvcfsInode *rank, const char *name);
+int kvcfs_prefix_rename(KvcfsInode *rank, const char *name, const char *new_name, unsigned flags);
 /* Is the chain in memory? If not, its load has begun. */
 bool kvcfs_prefix_is_loaded(KvcfsInode *prefix);
 /* Keeps REQ until the load has ended, at most until DEADLINE_NS. ANSWER as in kvcfs_pending_new().
@@ -563,6 +589,7 @@ void kvcfs_prefix_start_loads(Kvcfs *fs, const KvcObjectKey *key);
 
 /* ---- control.c ------------------------------------------------------------------------------- */
 
+bool kvcfs_is_control_root(const KvcfsInode *dir, const char *name);
 KvcfsInode *kvcfs_control_lookup(Kvcfs *fs, const char *name);
 int kvcfs_control_count(void);
 const char *kvcfs_control_name(int control);

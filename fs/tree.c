@@ -18,9 +18,8 @@ kvcfs_tree_find_dir_locked(Kvcfs *fs, KvcKeyScope *scope)
 	return g_hash_table_lookup(fs->dirs, scope);
 }
 
-/* The path of NAME in DIR below the root; both encoded as the model's path is. */
-static char *
-path_in(const KvcfsInode *dir, const char *name)
+char *
+kvcfs_tree_path(const KvcfsInode *dir, const char *name)
 {
 	const char *path = dir->scope->model_name;
 	return g_strdup_printf("%s%s%s", path, path[0] ? "/" : "", name);
@@ -30,7 +29,7 @@ path_in(const KvcfsInode *dir, const char *name)
 static KvcfsInode *
 add_child_locked(KvcfsInode *dir, const char *name, KvcKeyScope *scope)
 {
-	g_autofree char *path = path_in(dir, name);
+	g_autofree char *path = kvcfs_tree_path(dir, name);
 	g_autoptr(KvcKeyScope) plain = scope ? NULL : kvc_key_scope_new_plain(path, NULL);
 	KvcfsInode *child = kvcfs_inode_new_locked(dir->fs, scope ? KVCFS_RANK : KVCFS_DIR, dir,
 						   name, scope ? scope : plain);
@@ -196,6 +195,18 @@ kvcfs_tree_rmdir(KvcfsInode *dir, const char *name)
 	if (rc == 0)
 		kvcfs_inode_unref(child, 1);
 	return rc;
+}
+
+void
+kvcfs_tree_move_locked(KvcfsInode *child, KvcfsInode *new_dir, const char *new_name)
+{
+	KvcfsInode *parent = child->parent;
+	g_hash_table_remove(parent->children, child->name);
+	kvcfs_inode_set_name_locked(child, new_name);
+	child->parent = kvcfs_inode_ref_locked(new_dir);
+	g_assert(parent->refs > 1); /* the request that moves the child has one */
+	parent->refs--;
+	g_hash_table_insert(new_dir->children, child->name, child);
 }
 
 GPtrArray *
