@@ -212,7 +212,7 @@ read_sorted(ListPass *pass, const char *path)
 	if (errno)
 		note_unreadable(pass, path, errno);
 	closedir(dir);
-	qsort(names->pdata, names->len, sizeof(void *), compare_names);
+	g_ptr_array_sort(names, compare_names);
 	return names;
 }
 

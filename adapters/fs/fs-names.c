@@ -6,8 +6,7 @@
  *	space 0	the file name of LMCache (key-codec.h), directly in base_path
  *	space 1	plain/<directory>/<name>, as in the mount, any bytes
  *	space 2	prefix/<model path>/<rank component>/<name>, as in the mount (key-codec.h)
- *	any	<digest>.kvc directly in base_path, when the above is not fit for a file
- *(fs-digest.c)
+ *	any	<digest>.kvc directly in base_path, if that is no path for a file (fs-digest.c)
  *
  * What is fit follows from the key alone, so that a directory can be copied to another file system.
  * Both directions are exact: what does not come back is not ours.
@@ -22,9 +21,7 @@
 
 #include "fs.h"
 
-/* Longest component of a path, and longest path: PATH_MAX less /proc/self/fd/N and a temporary
- * name.
- */
+/* The longest path leaves room for /proc/self/fd/N/ before it, or for a temporary name in it. */
 #define COMPONENT_MAX_BYTES 255
 #define PATH_MAX_BYTES (PATH_MAX - 128)
 
