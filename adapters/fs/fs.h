@@ -108,7 +108,7 @@ bool fs_digest_is_keys_fault(const char *path, int rc);
 /* fs-dirs.c: directories below plain/ and prefix/ */
 
 /* How often one that was just made may be gone again before it is somebody's fault. */
-#define FS_RACES_MAX 8
+#define FS_RACES_MAX 64
 
 /* Makes the directories of PATH. 0 or -errno; -ENOENT: another one removes them, try again. */
 int fs_make_parents(FsAdapter *fs, const char *path);
