@@ -168,7 +168,9 @@ fs_remove_files(FsAdapter *fs, const KvcObjectKey *key)
 
 		if (!path)
 			return fs_is_gone(errnum) ? 0 : errnum;
-		if (!S_ISREG(st.st_mode)) /* such as the directory of newer files */
+		/* The name is that of a directory now, with newer files; the other spaces have
+		 * none. */
+		if (S_ISDIR(st.st_mode) && key->space == KVC_SPACE_PLAIN)
 			return 0;
 		if (unlinkat(fs->base_fd, path, 0) < 0) {
 			if (errno != ENOENT)
