@@ -288,11 +288,13 @@ steps() {
 	assert_eq "$(wc -l <"$WORK/steps")" "$(wc -l <"$WORK/answers")" "answers"
 }
 
-# begin CLIENT...: each a process of its own that does what step says, with one descriptor.
+# begin CLIENT...: each a process of its own (step_pids[CLIENT]) that does what step says, with one descriptor.
+declare -A step_pids=()
 begin() {
 	local name fifo
 	for name in "$@"; do
 		start_client "$name" "$CLIENTS/file-steps"
+		step_pids[$name]=$CLIENT_PID
 		# What is said to it before it listens must not get lost.
 		exec {fifo}<>"$WORK/$name.in"
 	done
