@@ -481,6 +481,7 @@ void kvcfs_op_rename(fuse_req_t req,
 		     fuse_ino_t new_parent,
 		     const char *new_name,
 		     unsigned flags);
+void kvcfs_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name);
 void kvcfs_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void kvcfs_op_setattr(
 	fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi);
