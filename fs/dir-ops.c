@@ -318,6 +318,7 @@ list_prefix(Listing *listing, const KvcfsHandle *handle, off_t off)
 			return;
 	}
 	off_t end = (off_t)handle->n_found + 3;
+	kvcfs_prefix_was_listed(prefix, fuse_req_ctx(listing->req)->pid);
 	if (off < end && kvcfs_prefix_shows_keys_file(prefix)) {
 		KvcfsInode *keys = kvcfs_prefix_keys_inode(prefix);
 		bool fits = add_entry(listing, KVCFS_KEYS_FILE, keys->ino, S_IFREG, end);

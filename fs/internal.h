@@ -418,6 +418,10 @@ size_t kvcfs_prefix_text_len(KvcfsInode *prefix);
 /* Is KEY an object of this mount? An empty file that somebody left in L2 is none. */
 bool kvcfs_object_exists(Kvcfs *fs, KvcObjectKey *key);
 bool kvcfs_prefix_shows_keys_file(KvcfsInode *prefix);
+/* Thread TID has just made PREFIX: it does not see .keys until it was written, or listed by TID. */
+void kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid);
+bool kvcfs_prefix_hides_keys_file(KvcfsInode *prefix, pid_t tid);
+void kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid);
 void kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file);
 /* Appends complete lines that have been checked. true: the save timer has to be armed. */
 bool kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len);

@@ -200,7 +200,9 @@ kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		lookup_object(req, dir, name);
 		return;
 	}
-	KvcfsInode *inode = lookup_other(dir, name);
+	KvcfsInode *inode = NULL;
+	if (!is_keys_file(dir, name) || !kvcfs_prefix_hides_keys_file(dir, fuse_req_ctx(req)->pid))
+		inode = lookup_other(dir, name);
 	if (inode)
 		kvcfs_reply_entry(req, inode);
 	else
@@ -306,6 +308,8 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	pthread_mutex_lock(&dir->fs->names);
 	inode->uid = ctx->uid;
 	inode->gid = ctx->gid;
+	if (inode->kind == KVCFS_PREFIX)
+		kvcfs_prefix_set_maker_locked(inode, ctx->pid);
 	pthread_mutex_unlock(&dir->fs->names);
 	kvcfs_reply_entry(req, inode);
 }
