@@ -31,6 +31,13 @@ kvcfs_inode_nodeid(const KvcfsInode *inode)
 	return inode == inode->fs->root ? FUSE_ROOT_ID : (fuse_ino_t)(uintptr_t)inode;
 }
 
+uint64_t
+kvcfs_key_ino(const KvcObjectKey *key)
+{
+	const uint64_t top = UINT64_C(1) << 63;
+	return key->space == KVC_SPACE_PREFIX ? key->hash | top : key->hash & ~top;
+}
+
 KvcfsInode *
 kvcfs_inode_new_locked(
 	Kvcfs *fs, KvcfsKind kind, KvcfsInode *parent, const char *name, KvcKeyScope *scope)
@@ -94,7 +101,7 @@ kvcfs_inode_set_key_locked(KvcfsInode *inode, KvcObjectKey *key)
 {
 	KvcObjectKey *old = inode->key;
 	__atomic_store_n(&inode->key, kvc_object_key_ref(key), __ATOMIC_RELEASE);
-	inode->ino = key->hash;
+	inode->ino = kvcfs_key_ino(key);
 	kvcfs_inode_retire_locked(inode, old, (GDestroyNotify)kvc_object_key_unref);
 }
 
@@ -232,7 +239,7 @@ kvcfs_object_inode_locked(Kvcfs *fs, KvcObjectKey *key)
 	if (inode)
 		return kvcfs_inode_ref_locked(inode);
 	inode = kvcfs_inode_new_locked(fs, KVCFS_OBJECT, NULL, NULL, NULL);
-	inode->ino = key->hash;
+	inode->ino = kvcfs_key_ino(key);
 	inode->key = kvc_object_key_ref(key);
 	g_hash_table_insert(fs->objects, inode->key, inode);
 	return inode;

@@ -215,6 +215,8 @@ kvcfs_inode_of(Kvcfs *fs, fuse_ino_t ino)
 }
 
 fuse_ino_t kvcfs_inode_nodeid(const KvcfsInode *inode);
+/* The inode number of an object or a prefix directory: those of directories are higher. */
+uint64_t kvcfs_key_ino(const KvcObjectKey *key);
 /* A new inode with one reference. PARENT (gets a reference), NAME, SCOPE as the kind needs. */
 KvcfsInode *kvcfs_inode_new_locked(
 	Kvcfs *fs, KvcfsKind kind, KvcfsInode *parent, const char *name, KvcKeyScope *scope);
@@ -343,8 +345,7 @@ bool kvcfs_is_being_written_locked(Kvcfs *fs, const KvcObjectKey *key);
 void kvcfs_staging_object_removed(Kvcfs *fs, const KvcObjectKey *key);
 void kvcfs_staging_object_removed_locked(Kvcfs *fs, const KvcObjectKey *key);
 /* A rename: who was overwriting the object, or writes into the directory, writes there now. */
-void
-kvcfs_staging_object_moved_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key);
+void kvcfs_staging_object_moved_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key);
 void kvcfs_staging_scope_moved_locked(Kvcfs *fs, KvcKeyScope *old_scope, KvcKeyScope *scope);
 /* Is it a copy of a committed object (made, or to be made at the first write)? */
 bool kvcfs_staging_is_copy(KvcfsInode *inode);
@@ -564,6 +565,10 @@ size_t kvcfs_prefix_text_len(KvcfsInode *prefix);
 /* Is KEY an object of this mount? An empty file that somebody left under a hash in L2 is none. */
 bool kvcfs_object_exists(Kvcfs *fs, KvcObjectKey *key);
 bool kvcfs_prefix_shows_keys_file(KvcfsInode *prefix);
+/* Thread TID has just made PREFIX: it does not see .keys until it was written, or listed by TID. */
+void kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid);
+bool kvcfs_prefix_hides_keys_file(KvcfsInode *prefix, pid_t tid);
+void kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid);
 void kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file);
 /* Appends complete lines that have been checked. true: the save timer has to be armed. */
 bool kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len);
@@ -628,6 +633,7 @@ void kvcfs_op_rename(fuse_req_t req,
 		     fuse_ino_t new_parent,
 		     const char *new_name,
 		     unsigned flags);
+void kvcfs_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name);
 void kvcfs_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void kvcfs_op_setattr(
 	fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi);

@@ -278,6 +278,7 @@ const struct fuse_lowlevel_ops kvcfs_ops = {
 	.unlink = kvcfs_op_unlink,
 	.rmdir = kvcfs_op_rmdir,
 	.rename = kvcfs_op_rename,
+	.link = kvcfs_op_link,
 	.create = kvcfs_op_create,
 	.open = kvcfs_op_open,
 	.read = kvcfs_op_read,

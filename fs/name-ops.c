@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Requests about names: LOOKUP, CREATE, MKDIR, UNLINK, RMDIR (RENAME: rename.c). The kernel holds the
- * directory's lock until they are answered, so they are answered from memory; only a LOOKUP may
+ * Requests about names: LOOKUP, CREATE, MKDIR, UNLINK, RMDIR (RENAME: rename.c). The kernel holds
+ * the directory's lock until they are answered, so they are answered from memory; only a LOOKUP may
  * wait, bounded: for a writer that has closed (50 ms), for a chain and for L2's word on an unknown
  * name (--lookup-wait).
  */
@@ -127,8 +127,8 @@ has_moved(Lookup *lookup)
 	if (scope == lookup->key->scope)
 		return false;
 	g_autoptr(KvcObjectKey) old = lookup->key;
-	lookup->key = kvc_object_key_new(scope, old->space, old->chunk_hash, old->chunk_hash_len,
-					 NULL);
+	lookup->key =
+		kvc_object_key_new(scope, old->space, old->chunk_hash, old->chunk_hash_len, NULL);
 	return true;
 }
 
@@ -236,8 +236,9 @@ void
 kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
-	KvcfsInode *inode = kvcfs_redirect_lookup(dir, name, fuse_req_ctx(req)->pid);
-	if (!inode)
+	pid_t tid = fuse_req_ctx(req)->pid;
+	KvcfsInode *inode = kvcfs_redirect_lookup(dir, name, tid);
+	if (!inode && !(is_keys_file(dir, name) && kvcfs_prefix_hides_keys_file(dir, tid)))
 		inode = lookup_other(dir, name);
 	KvcObjectKey *key = !inode && has_objects(dir) ? kvcfs_name_to_key(dir->scope, name) : NULL;
 	if (inode)
@@ -392,6 +393,8 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	pthread_mutex_lock(&dir->fs->names);
 	inode->uid = ctx->uid;
 	inode->gid = ctx->gid;
+	if (inode->kind == KVCFS_PREFIX)
+		kvcfs_prefix_set_maker_locked(inode, ctx->pid);
 	pthread_mutex_unlock(&dir->fs->names);
 	kvcfs_reply_entry(req, inode);
 }

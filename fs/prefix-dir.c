@@ -31,7 +31,7 @@ prefix_inode_locked(KvcfsInode *rank, const char *name, KvcObjectKey *key)
 	if (prefix)
 		return kvcfs_inode_ref_locked(prefix);
 	prefix = kvcfs_inode_new_locked(fs, KVCFS_PREFIX, rank, name, rank->scope);
-	prefix->ino = key->hash;
+	prefix->ino = kvcfs_key_ino(key);
 	prefix->key = kvc_object_key_ref(key);
 	prefix->chain = kvcfs_chain_new();
 	prefix->uid = rank->uid;
@@ -327,10 +327,40 @@ kvcfs_prefix_shows_keys_file(KvcfsInode *prefix)
 	return shows;
 }
 
+/*
+ * Who copies a prefix directory (cp -r, tar) makes it, then its entries, then .keys, each of them
+ * by O_EXCL, and would find a .keys that nobody has written. So the thread that made the directory
+ * sees none, until it was written or that thread has listed the directory. Everybody else does.
+ */
+void
+kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid)
+{
+	prefix->chain->maker = tid;
+}
+
+bool
+kvcfs_prefix_hides_keys_file(KvcfsInode *prefix, pid_t tid)
+{
+	pthread_mutex_lock(&prefix->fs->names);
+	bool hides = tid != 0 && prefix->chain->maker == tid;
+	pthread_mutex_unlock(&prefix->fs->names);
+	return hides;
+}
+
+void
+kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid)
+{
+	pthread_mutex_lock(&prefix->fs->names);
+	if (prefix->chain->maker == tid)
+		prefix->chain->maker = 0;
+	pthread_mutex_unlock(&prefix->fs->names);
+}
+
 static void
 clear_locked(KvcfsInode *prefix, bool remove_keys_file)
 {
 	kvcfs_chain_clear_locked(prefix);
+	prefix->chain->maker = 0;
 	prefix->chain->is_loaded = true;
 	prefix->chain->is_keys_file_removed = remove_keys_file;
 	cancel_loads_locked(prefix);
@@ -355,6 +385,7 @@ kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t le
 		return false;
 	kvcfs_chain_append_lines_locked(prefix, text, len);
 	prefix->chain->is_keys_file_removed = false;
+	prefix->chain->maker = 0;
 	return kvcfs_prefix_mark_dirty_locked(prefix);
 }
 
@@ -385,6 +416,8 @@ kvcfs_prefix_keys_inode(KvcfsInode *prefix)
 	else
 		keys = kvcfs_inode_new_locked(fs, KVCFS_KEYS, prefix, KVCFS_KEYS_FILE,
 					      prefix->scope);
+	/* cp copies in the order of these numbers: .keys, which would make entries exist, last. */
+	keys->ino = prefix->ino | UINT64_C(0xffffff) << 40;
 	keys->mtime_ns = prefix->mtime_ns;
 	keys->uid = prefix->uid;
 	keys->gid = prefix->gid;

@@ -84,7 +84,7 @@ kvcfs_staging_set_target_locked(KvcfsInode *inode, KvcObjectKey *key)
 	Kvcfs *fs = inode->fs;
 	GPtrArray *writers = writers_of_locked(fs, key);
 	inode->staging->target = kvc_object_key_ref(key);
-	inode->ino = key->hash;
+	inode->ino = kvcfs_key_ino(key);
 	if (!writers) {
 		writers = g_ptr_array_new();
 		g_hash_table_insert(fs->writing, kvc_object_key_ref(key), writers);
