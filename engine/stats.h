@@ -49,6 +49,11 @@
 	X(deletes_unsupported, "Deletions an adapter cannot do: there the object stays")           \
 	X(attributes_set, "Changes of attributes taken to an adapter")                             \
 	X(attributes_failed, "Changes of attributes an adapter could not take")                    \
+	X(renames, "Objects renamed")                                                              \
+	X(renames_retried, "Renames an adapter was asked for again")                               \
+	X(rename_errors,                                                                           \
+	  "Tries to rename that an adapter failed with an error, or renames given up")             \
+	X(renames_lost, "Renamed objects that no tier had any more")                               \
 	X(listed_keys, "Keys found in L2 by the listing at the start")                             \
 	X(list_failed, "Listings of an adapter that ended with an error")
 

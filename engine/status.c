@@ -59,6 +59,7 @@ judge_adapter(KvcStorageManager *sm, size_t i, Report *r)
 	slot->adapter->ops->describe(slot->adapter, adapter_health, r);
 	if (__atomic_load_n(&slot->store_failures, __ATOMIC_RELAXED) > 0 ||
 	    __atomic_load_n(&slot->deletes_failing, __ATOMIC_RELAXED) > 0 ||
+	    __atomic_load_n(&slot->renames_failing, __ATOMIC_RELAXED) > 0 ||
 	    __atomic_load_n(&sm->listings[i].error, __ATOMIC_RELAXED) < 0)
 		r->is_ok = false;
 }
@@ -115,6 +116,9 @@ report_adapter(KvcStorageManager *sm, size_t i, Report *r)
 	g_autofree char *pending = g_strdup_printf(
 		"%" PRIu64, __atomic_load_n(&slot->deletes_pending, __ATOMIC_RELAXED));
 	adapter_line(r, "deletes_pending", pending);
+	g_autofree char *renaming = g_strdup_printf(
+		"%" PRIu64, __atomic_load_n(&slot->renames_pending, __ATOMIC_RELAXED));
+	adapter_line(r, "renames_pending", renaming);
 	kvc_mutex_lock(&sm->lock);
 	bool done = listing->is_done;
 	kvc_mutex_unlock(&sm->lock);

@@ -25,12 +25,16 @@ of_listener(KvcL1ManagerListener *l)
 static void
 on_admitted(KvcL1ManagerListener *l, KvcL1Object *object)
 {
+	KvcKeyIndex *index = of_listener(l)->context.index;
 	KvcObjectAttributes attributes = {0};
 	if (object->attributes)
 		attributes = *object->attributes;
 	attributes.mtime_ns = object->mtime_ns;
-	kvc_key_index_add_with(of_listener(l)->context.index, object->key, KVC_TIER_L1,
-			       object->bytes, &attributes);
+	/* Chunks of one hash are the same bytes wherever they are. */
+	if (object->key->space == KVC_SPACE_CHUNK)
+		kvc_key_index_add_with(index, object->key, KVC_TIER_L1, object->bytes, &attributes);
+	else
+		kvc_key_index_replace(index, object->key, object->bytes, &attributes);
 }
 
 static void
@@ -44,6 +48,18 @@ static void
 on_deleted(KvcL1ManagerListener *l, KvcL1Object *object)
 {
 	kvc_key_index_remove(of_listener(l)->context.index, object->key, KVC_TIER_L1);
+}
+
+static void
+on_renamed(KvcL1ManagerListener *l,
+	   KvcObjectKey *old_key,
+	   KvcObjectKey *new_key,
+	   KvcL1Object *object)
+{
+	KvcControllerContext *context = &of_listener(l)->context;
+	uint32_t adapters = (1u << context->n_adapters) - 1;
+	kvc_key_index_rename(context->index, old_key, new_key, object != NULL, adapters,
+			     kvc_controller_context_renamers(context));
 }
 
 /* ---- Construction -------------------------------------------------------------------------- */
@@ -109,6 +125,7 @@ build_l1(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **
 		.on_write_finished = on_admitted,
 		.on_prefetch_finished = on_loaded,
 		.on_deleted_by_manager = on_deleted,
+		.on_renamed = on_renamed,
 	};
 	kvc_l1_manager_register_listener(sm->context.l1, &sm->index_listener);
 	sm->eviction = kvc_eviction_controller_new(sm->context.l1, sm->memory, sm->eviction_policy,
@@ -277,6 +294,12 @@ kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1
 }
 
 void
+kvc_storage_manager_reserve_read_again(KvcStorageManager *sm, KvcL1Object *object)
+{
+	kvc_l1_manager_reserve_read_again(sm->context.l1, object);
+}
+
+void
 kvc_storage_manager_finish_read(KvcStorageManager *sm, KvcL1Object *object)
 {
 	kvc_l1_manager_finish_read(sm->context.l1, object, 1);
@@ -332,6 +355,62 @@ kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key)
 	if (adapters)
 		kvc_store_controller_submit_delete(sm->store, key, adapters);
 	return 0;
+}
+
+typedef struct RenameCheck {
+	KvcStorageManager *sm;
+	KvcObjectKey *old_key, *new_key;
+	unsigned flags;
+} RenameCheck;
+
+/* Where an adapter cannot rename, the object must be there to be stored under its new name. */
+static int
+check_rename(void *user, bool is_resident)
+{
+	const RenameCheck *check = user;
+	const KvcControllerContext *context = &check->sm->context;
+	KvcObjectInfo old = {0}, new = {0};
+	if (kvc_key_index_get(context->index, check->old_key, &old) < 0)
+		return -ENOENT;
+	int rc = kvc_key_index_get(context->index, check->new_key, &new);
+	if (rc == 0 && (check->flags & KVC_RENAME_NOREPLACE))
+		return -EEXIST;
+	uint32_t adapters = (1u << context->n_adapters) - 1;
+	uint32_t unable = adapters & ~kvc_controller_context_renamers(context);
+	if (!((old.tiers | new.tiers) & unable))
+		return 0;
+	return is_resident ? KVC_L1_RENAME_STORE : -EXDEV;
+}
+
+int
+kvc_storage_manager_rename(KvcStorageManager *sm,
+			   KvcObjectKey *old_key,
+			   KvcObjectKey *new_key,
+			   unsigned flags)
+{
+	RenameCheck check = {sm, old_key, new_key, flags};
+	if (kvc_object_key_equal(old_key, new_key)) {
+		int rc = kvc_key_index_get(sm->context.index, old_key, NULL);
+		return rc == 0 && (flags & KVC_RENAME_NOREPLACE) ? -EEXIST : rc;
+	}
+	int rc = kvc_l1_manager_rename(sm->context.l1, old_key, new_key, check_rename, &check);
+	if (rc == 0)
+		kvc_stats_add(&sm->stats, renames, 1);
+	return rc;
+}
+
+void
+kvc_storage_manager_await_rename(KvcStorageManager *sm,
+				 KvcObjectKey *key,
+				 void (*done)(void *user, int error),
+				 void *user)
+{
+	KvcObjectInfo info;
+	int rc = kvc_key_index_get(sm->context.index, key, &info);
+	if (rc < 0 || (info.tiers & ~info.renaming))
+		done(user, 0);
+	else
+		kvc_store_controller_await_rename(sm->store, key, done, user);
 }
 
 int

@@ -41,8 +41,8 @@ kvc_store_attributes_changed(KvcStoreController *c, KvcObjectKey *key)
 void
 kvc_store_attributes_advance(KvcStoreController *c, KvcStoreRecord *r)
 {
-	uint32_t waits = r->todo | r->busy | r->waiting | r->attributes_busy | r->delete_todo |
-			 r->delete_busy | r->delete_waiting;
+	uint32_t waits = r->todo | r->busy | r->waiting | r->attributes_busy |
+			 kvc_store_record_deleting(r) | kvc_store_rename_blocks(r);
 	uint32_t begin = r->attributes_todo & ~waits;
 	r->attributes_todo &= ~begin;
 	r->attributes_busy |= begin;
@@ -86,8 +86,7 @@ log_failure(KvcStoreController *c, const KvcStoreMessage *message)
 void
 kvc_store_attributes_set(KvcStoreController *c, const KvcStoreMessage *message)
 {
-	KvcStoreRecord *r = g_hash_table_lookup(c->records, message->key);
-	g_assert(r);
+	KvcStoreRecord *r = kvc_store_rename_find_setting(c, message->key, 1u << message->adapter);
 	r->attributes_busy &= ~(1u << message->adapter);
 	if (message->error == 0) {
 		kvc_stats_add(c->context->stats, attributes_set, 1);

@@ -34,6 +34,22 @@ kvc_store_controller_post(KvcStoreController *c, KvcStoreMessage *message)
 }
 
 static void
+message_free(KvcStoreMessage *message)
+{
+	if (message->object)
+		kvc_l1_object_unref(message->object);
+	if (message->key)
+		kvc_object_key_unref(message->key);
+	if (message->new_key)
+		kvc_object_key_unref(message->new_key);
+	if (message->keys)
+		g_ptr_array_unref(message->keys);
+	if (message->deleted)
+		kvc_bitmap_free(message->deleted);
+	g_free(message);
+}
+
+static void
 on_write_finished(KvcL1ManagerListener *l, KvcL1Object *object)
 {
 	KvcStoreController *c = (KvcStoreController *)l;
@@ -45,6 +61,22 @@ on_write_finished(KvcL1ManagerListener *l, KvcL1Object *object)
 		kvc_l1_object_unref(message->object);
 		g_free(message);
 	}
+}
+
+static void
+on_renamed(KvcL1ManagerListener *l,
+	   KvcObjectKey *old_key,
+	   KvcObjectKey *new_key,
+	   KvcL1Object *object)
+{
+	KvcStoreController *c = (KvcStoreController *)l;
+	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
+	message->type = KVC_STORE_MESSAGE_RENAME;
+	message->key = kvc_object_key_ref(old_key);
+	message->new_key = kvc_object_key_ref(new_key);
+	message->object = object && object->is_dirty ? kvc_l1_object_ref(object) : NULL;
+	if (!kvc_store_controller_post(c, message))
+		message_free(message);
 }
 
 void
@@ -72,16 +104,18 @@ kvc_store_controller_submit_attributes(KvcStoreController *c, KvcObjectKey *key)
 	}
 }
 
-void
-kvc_store_controller_flush(KvcStoreController *c,
-			   KvcObjectKey *key,
-			   void (*done)(void *user, int error),
-			   void *user)
+static void
+post_waiter(KvcStoreController *c,
+	    KvcObjectKey *key,
+	    bool is_await,
+	    void (*done)(void *user, int error),
+	    void *user)
 {
 	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
 	message->type = KVC_STORE_MESSAGE_FLUSH;
 	message->key = kvc_object_key_ref(key);
 	message->waiter = g_new0(KvcFlushWaiter, 1);
+	message->waiter->is_await = is_await;
 	message->waiter->done = done;
 	message->waiter->user = user;
 	if (!kvc_store_controller_post(c, message)) {
@@ -90,6 +124,24 @@ kvc_store_controller_flush(KvcStoreController *c,
 		g_free(message);
 		done(user, -ESHUTDOWN);
 	}
+}
+
+void
+kvc_store_controller_flush(KvcStoreController *c,
+			   KvcObjectKey *key,
+			   void (*done)(void *user, int error),
+			   void *user)
+{
+	post_waiter(c, key, false, done, user);
+}
+
+void
+kvc_store_controller_await_rename(KvcStoreController *c,
+				  KvcObjectKey *key,
+				  void (*done)(void *user, int error),
+				  void *user)
+{
+	post_waiter(c, key, true, done, user);
 }
 
 int
@@ -107,20 +159,6 @@ kvc_store_controller_drain(KvcStoreController *c, int64_t timeout_ns)
 }
 
 /* ---- The thread ---------------------------------------------------------------------------- */
-
-static void
-message_free(KvcStoreMessage *message)
-{
-	if (message->object)
-		kvc_l1_object_unref(message->object);
-	if (message->key)
-		kvc_object_key_unref(message->key);
-	if (message->keys)
-		g_ptr_array_unref(message->keys);
-	if (message->deleted)
-		kvc_bitmap_free(message->deleted);
-	g_free(message);
-}
 
 static void
 handle_message(KvcStoreController *c, KvcStoreMessage *message)
@@ -143,6 +181,12 @@ handle_message(KvcStoreController *c, KvcStoreMessage *message)
 		break;
 	case KVC_STORE_MESSAGE_ATTRIBUTES_SET:
 		kvc_store_attributes_set(c, message);
+		break;
+	case KVC_STORE_MESSAGE_RENAME:
+		kvc_store_rename_submit(c, message);
+		break;
+	case KVC_STORE_MESSAGE_RENAMED:
+		kvc_store_rename_done(c, message);
 		break;
 	}
 }
@@ -189,7 +233,8 @@ tell_idle(KvcStoreController *c)
 static int
 poll_timeout_ms(KvcStoreController *c)
 {
-	if (c->unsettled.length > 0 || c->refused.length > 0)
+	if (c->unsettled.length > 0 || c->refused.length > 0 ||
+	    (c->kicked.length > 0 && !c->is_halting))
 		return 0;
 	int64_t due = c->is_halting ? kvc_now_ns() + STOP_REPORT_NS : kvc_store_next_due_ns(c);
 	if (due == 0)
@@ -236,6 +281,7 @@ store_thread(void *data)
 			break;
 		if (!c->is_halting) {
 			kvc_store_fire_backoffs(c, kvc_now_ns());
+			kvc_store_rename_run(c);
 			kvc_store_process_ready(c);
 			tell_idle(c);
 		}
@@ -260,6 +306,7 @@ kvc_store_controller_new(const KvcControllerContext *context,
 	}
 	KvcStoreController *c = g_new0(KvcStoreController, 1);
 	c->listener.on_write_finished = on_write_finished;
+	c->listener.on_renamed = on_renamed;
 	c->context = context;
 	c->policy = policy;
 	c->event_fd = fd;
@@ -279,7 +326,7 @@ kvc_store_controller_start(KvcStoreController *c)
 {
 	for (size_t a = 0; a < c->context->n_adapters; a++) {
 		const KvcL2AdapterOps *ops = c->context->adapters[a].adapter->ops;
-		if (ops->delete_keys || ops->set_attributes)
+		if (ops->delete_keys || ops->rename_key || ops->set_attributes)
 			c->deleters[a] = kvc_store_deleter_start(c, a);
 	}
 	c->is_running = pthread_create(&c->thread, NULL, store_thread, c) == 0;
@@ -300,6 +347,9 @@ release_all(KvcStoreController *c)
 		}
 		message_free(message);
 	}
+	/* Each has the sealed records before it. */
+	while ((link = c->renames.head))
+		kvc_store_rename_free(c, link->data);
 	GHashTableIter iter;
 	KvcStoreRecord *r;
 	g_hash_table_iter_init(&iter, c->records);
@@ -320,11 +370,12 @@ kvc_store_controller_stop(KvcStoreController *c)
 	if (was_stopping)
 		return;
 	kvc_eventfd_signal(c->event_fd);
+	/* First: it gives them work. */
+	if (c->is_running)
+		pthread_join(c->thread, NULL);
 	for (size_t a = 0; a < c->context->n_adapters; a++)
 		if (c->deleters[a])
 			kvc_store_deleter_stop(c->deleters[a]);
-	if (c->is_running)
-		pthread_join(c->thread, NULL);
 	release_all(c);
 }
 

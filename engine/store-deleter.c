@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * delete_keys and set_attributes block, so each adapter that has one gets a thread. The results go
- * back to the controller as messages; retries and order are its business.
+ * delete_keys, rename_key and set_attributes block, so each adapter that has one gets a thread. The
+ * results go back to the controller as messages; retries and order are its business.
  */
 
 #include "engine/store-private.h"
 
+#include <errno.h>
+
 #define BATCH_KEYS 256
+
+typedef struct Rename {
+	KvcStoreRename *rename;
+	KvcObjectKey *old_key; /* owned */
+	KvcObjectKey *new_key; /* owned; NULL: OLD_KEY is deleted */
+} Rename;
 
 struct KvcStoreDeleter {
 	/* Immutable after start. */
@@ -20,6 +28,7 @@ struct KvcStoreDeleter {
 	/* Protected by lock. */
 	GPtrArray *keys;    /* to be deleted; owned references */
 	GPtrArray *changed; /* whose attributes are to be set; owned references */
+	GQueue renames;	    /* of Rename */
 	bool is_stopping;
 };
 
@@ -29,39 +38,50 @@ keys_new(void)
 	return g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
 }
 
-/* Up to a batch of the keys in QUEUE, in the order of their submission. */
+static void
+rename_free(void *data)
+{
+	Rename *rename = data;
+	kvc_object_key_unref(rename->old_key);
+	if (rename->new_key)
+		kvc_object_key_unref(rename->new_key);
+	g_free(rename);
+}
+
 static GPtrArray *
 take_batch_locked(GPtrArray *queue)
 {
-	GPtrArray *batch = keys_new();
 	guint n = MIN(queue->len, BATCH_KEYS);
+	if (n == 0)
+		return NULL;
+	GPtrArray *batch = keys_new();
 	for (guint i = 0; i < n; i++)
 		g_ptr_array_add(batch, kvc_object_key_ref(queue->pdata[i]));
 	g_ptr_array_remove_range(queue, 0, n);
 	return batch;
 }
 
-/* Waits for work; false: stop. */
+/* Up to a batch of keys of each kind, in the order of their submission, and one rename; false:
+ * stop.
+ */
 static bool
-take_batches(KvcStoreDeleter *d, GPtrArray **keys, GPtrArray **changed)
+take_work(KvcStoreDeleter *d, GPtrArray **batch, GPtrArray **changed, Rename **rename)
 {
 	kvc_mutex_lock(&d->lock);
-	while (d->keys->len == 0 && d->changed->len == 0 && !d->is_stopping)
+	while (d->keys->len == 0 && d->changed->len == 0 && d->renames.length == 0 &&
+	       !d->is_stopping)
 		kvc_cond_wait_until(&d->wake, &d->lock, 0);
-	bool has_work = !d->is_stopping;
-	if (has_work) {
-		*keys = take_batch_locked(d->keys);
-		*changed = take_batch_locked(d->changed);
-	}
+	bool goes_on = !d->is_stopping;
+	*batch = goes_on ? take_batch_locked(d->keys) : NULL;
+	*changed = goes_on ? take_batch_locked(d->changed) : NULL;
+	*rename = goes_on ? g_queue_pop_head(&d->renames) : NULL;
 	kvc_mutex_unlock(&d->lock);
-	return has_work;
+	return goes_on;
 }
 
-/* Takes BATCH over. */
 static void
-delete_batch(KvcStoreDeleter *d, GPtrArray *batch)
+delete_batch(KvcStoreDeleter *d, KvcL2Adapter *adapter, GPtrArray *batch)
 {
-	KvcL2Adapter *adapter = d->controller->context->adapters[d->adapter].adapter;
 	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
 	message->type = KVC_STORE_MESSAGE_DELETED;
 	message->adapter = d->adapter;
@@ -76,21 +96,61 @@ delete_batch(KvcStoreDeleter *d, GPtrArray *batch)
 	}
 }
 
-/* The two never have work of the same key at the same time: the records see to it. */
+/* 0; -EBUSY: it is locked; or the adapter's -errno. */
+static int
+delete_one(KvcL2Adapter *adapter, KvcObjectKey *key)
+{
+	KvcBitmap *deleted = kvc_bitmap_new(1);
+	int rc = adapter->ops->delete_keys(adapter, &key, 1, deleted);
+	if (kvc_bitmap_test(deleted, 0))
+		rc = 0;
+	else if (rc == 0)
+		rc = -EBUSY;
+	kvc_bitmap_free(deleted);
+	return rc;
+}
+
+static void
+do_rename(KvcStoreDeleter *d, KvcL2Adapter *adapter, Rename *rename)
+{
+	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
+	message->type = KVC_STORE_MESSAGE_RENAMED;
+	message->adapter = d->adapter;
+	message->rename = rename->rename;
+	if (rename->new_key)
+		message->error =
+			adapter->ops->rename_key(adapter, rename->old_key, rename->new_key);
+	else
+		message->error = delete_one(adapter, rename->old_key);
+	rename_free(rename);
+	if (!kvc_store_controller_post(d->controller, message))
+		g_free(message);
+}
+
+static void
+set_attributes(KvcStoreDeleter *d, GPtrArray *changed)
+{
+	for (guint i = 0; i < changed->len; i++)
+		kvc_store_attributes_apply(d->controller, d->adapter, changed->pdata[i]);
+	g_ptr_array_unref(changed);
+}
+
+/* There is never work of two kinds for one key at the same time: the records see to it. */
 static void *
 deleter_thread(void *data)
 {
 	KvcStoreDeleter *d = data;
-	GPtrArray *keys, *changed;
+	KvcL2Adapter *adapter = d->controller->context->adapters[d->adapter].adapter;
+	GPtrArray *batch, *changed;
+	Rename *rename;
 	pthread_setname_np(pthread_self(), "kvc-delete");
-	while (take_batches(d, &keys, &changed)) {
-		if (keys->len > 0)
-			delete_batch(d, keys);
-		else
-			g_ptr_array_unref(keys);
-		for (guint i = 0; i < changed->len; i++)
-			kvc_store_attributes_apply(d->controller, d->adapter, changed->pdata[i]);
-		g_ptr_array_unref(changed);
+	while (take_work(d, &batch, &changed, &rename)) {
+		if (batch)
+			delete_batch(d, adapter, batch);
+		if (changed)
+			set_attributes(d, changed);
+		if (rename)
+			do_rename(d, adapter, rename);
 	}
 	return NULL;
 }
@@ -132,6 +192,22 @@ kvc_store_deleter_submit_attributes(KvcStoreDeleter *d, KvcObjectKey *key)
 }
 
 void
+kvc_store_deleter_submit_rename(KvcStoreDeleter *d,
+				KvcStoreRename *m,
+				KvcObjectKey *old_key,
+				KvcObjectKey *new_key)
+{
+	Rename *rename = g_new(Rename, 1);
+	rename->rename = m;
+	rename->old_key = kvc_object_key_ref(old_key);
+	rename->new_key = new_key ? kvc_object_key_ref(new_key) : NULL;
+	kvc_mutex_lock(&d->lock);
+	g_queue_push_tail(&d->renames, rename);
+	pthread_cond_signal(&d->wake);
+	kvc_mutex_unlock(&d->lock);
+}
+
+void
 kvc_store_deleter_stop(KvcStoreDeleter *d)
 {
 	kvc_mutex_lock(&d->lock);
@@ -141,6 +217,7 @@ kvc_store_deleter_stop(KvcStoreDeleter *d)
 	pthread_join(d->thread, NULL);
 	g_ptr_array_unref(d->keys);
 	g_ptr_array_unref(d->changed);
+	g_queue_clear_full(&d->renames, rename_free);
 	pthread_cond_destroy(&d->wake);
 	kvc_mutex_deinit(&d->lock);
 	g_free(d);

@@ -4,9 +4,9 @@
 
 /*
  * The parts of the StoreController: store-controller.c has the thread and its messages,
- * store-record.c the order of what happens to one key, store-task.c batches and their completion,
- * store-attributes.c changes of attributes, store-deleter.c the threads in which adapters delete
- * and set attributes.
+ * store-record.c the order of what happens to one key, store-rename.c what links two of them,
+ * store-task.c batches and their completion, store-attributes.c changes of attributes,
+ * store-deleter.c the threads in which adapters delete, rename and set attributes.
  */
 
 #include "engine/lock.h"
@@ -27,10 +27,12 @@
 #define KVC_STORE_BACKOFF_DELETE 2 /* the first one of deletions */
 
 typedef struct KvcStoreRecord KvcStoreRecord;
+typedef struct KvcStoreRename KvcStoreRename;
 
-/* What a record does on one adapter. */
+/* What a record, or a rename, does on one adapter. */
 typedef struct KvcStoreTarget {
-	KvcStoreRecord *record;
+	KvcStoreRecord *record; /* or NULL: */
+	KvcStoreRename *rename;
 	GList link; /* in a back-off queue */
 	int64_t due_ns;
 	uint8_t adapter;
@@ -43,6 +45,7 @@ typedef struct KvcStoreTarget {
 typedef struct KvcFlushWaiter {
 	struct KvcFlushWaiter *next;
 	uint64_t order;
+	bool is_await; /* only for a rename, only until the object can be loaded */
 	void (*done)(void *user, int error);
 	void *user;
 } KvcFlushWaiter;
@@ -69,8 +72,46 @@ struct KvcStoreRecord {
 	GQueue *queue; /* the one that LINK is in, or NULL */
 	GList link;
 	KvcFlushWaiter *waiters;
+	KvcStoreRename *after;	/* nothing is done on an adapter before it ended there, or NULL */
+	KvcStoreRename *before; /* it waits for what is left here: this record gets nothing more */
+	GSList *deferred;	/* KvcStoreRename: they delete an old name once this is stored */
 	KvcStoreTarget targets[];
 };
+
+/*
+ * A rename that some adapter has not done; owned by the controller thread. Sets of adapters are
+ * bits; a pending one is in exactly one of deferred, todo, busy and waiting.
+ */
+struct KvcStoreRename {
+	KvcObjectKey *old_key, *new_key;
+	KvcStoreRecord *from_before, *to_before; /* what came before, or NULL: it ended */
+	KvcStoreRecord *from, *to;		 /* what comes after */
+	KvcL1Object *object; /* what TO was given to store, borrowed, only to compare; or NULL */
+	int fd;		     /* of it, or -1: L1 had none, or one that needed no store */
+	uint32_t by_store;   /* cannot rename: NEW is stored, then OLD is deleted */
+	uint32_t deferred;   /* of these: NEW is not stored yet */
+	uint32_t todo, busy, waiting;
+	uint32_t fresh; /* have the bytes of the object as OLD */
+	uint32_t purge; /* renamed what is not the object any more: NEW must go */
+	bool carries;	/* what FROM_BEFORE is storing is the object */
+	bool is_listed; /* among the deferred ones of a record */
+	bool is_kicked;
+	GList link;	 /* in renames */
+	GList kick_link; /* in kicked */
+	KvcStoreTarget targets[];
+};
+
+static inline uint32_t
+kvc_store_record_deleting(const KvcStoreRecord *r)
+{
+	return r->delete_todo | r->delete_busy | r->delete_waiting;
+}
+
+static inline uint32_t
+kvc_store_rename_pending(const KvcStoreRename *m)
+{
+	return m->deferred | m->todo | m->busy | m->waiting;
+}
 
 /* A batch for one adapter: open while it is put together, then in flight. */
 typedef struct KvcStoreTask {
@@ -91,19 +132,23 @@ typedef enum {
 	KVC_STORE_MESSAGE_DELETED,
 	KVC_STORE_MESSAGE_ATTRIBUTES,
 	KVC_STORE_MESSAGE_ATTRIBUTES_SET,
+	KVC_STORE_MESSAGE_RENAME,
+	KVC_STORE_MESSAGE_RENAMED,
 } KvcStoreMessageType;
 
 typedef struct KvcStoreMessage {
 	GList link;
 	KvcStoreMessageType type;
-	KvcL1Object *object;	/* COMMIT */
-	KvcObjectKey *key;	/* DELETE, FLUSH, ATTRIBUTES, ATTRIBUTES_SET */
+	KvcL1Object *object;	/* COMMIT; RENAME: what must be stored, or NULL */
+	KvcObjectKey *key;	/* DELETE, FLUSH, ATTRIBUTES, ATTRIBUTES_SET; RENAME: the old one */
+	KvcObjectKey *new_key;	/* RENAME */
+	KvcStoreRename *rename; /* RENAMED */
 	uint32_t adapters;	/* DELETE */
 	KvcFlushWaiter *waiter; /* FLUSH */
-	size_t adapter;		/* DELETED, ATTRIBUTES_SET */
+	size_t adapter;		/* DELETED, RENAMED, ATTRIBUTES_SET */
 	GPtrArray *keys;
 	KvcBitmap *deleted;
-	int error; /* the adapter's, of those that are not deleted; of ATTRIBUTES_SET */
+	int error; /* the adapter's: RENAMED, ATTRIBUTES_SET, or of those that are not deleted */
 } KvcStoreMessage;
 
 typedef struct KvcStoreDeleter KvcStoreDeleter;
@@ -132,6 +177,8 @@ struct KvcStoreController {
 	GQueue unsettled; /* records whose object had gone: the message that says why is on its way
 			   */
 	GQueue backoff[KVC_STORE_BACKOFFS];
+	GQueue renames;			     /* KvcStoreRename */
+	GQueue kicked;			     /* of these, some may have something to begin or end */
 	GQueue open;			     /* KvcStoreTask, being put together */
 	GQueue refused;			     /* KvcStoreTask that the adapter did not take */
 	GHashTable *tasks[KVC_MAX_ADAPTERS]; /* in flight, by id */
@@ -158,6 +205,8 @@ void kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWa
 void kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message);
 /* Begins whatever can be begun for R, answers its waiters, frees it when nothing is left. */
 void kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r);
+/* R's object is on ADAPTER: the index learns it. */
+void kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
 /* The store of R's object on ADAPTER failed with -errno: again after a while, or never. */
 void kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error);
 void kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_error);
@@ -166,10 +215,52 @@ void kvc_store_fire_backoffs(KvcStoreController *c, int64_t now_ns);
 /* When the next one is due, or 0. */
 int64_t kvc_store_next_due_ns(KvcStoreController *c);
 
+/* The record that takes what is new for KEY. */
+KvcStoreRecord *kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key);
+/* R, if there is one for KEY, gets nothing more and is found no more: M waits for what is begun. */
+KvcStoreRecord *kvc_store_record_seal(KvcStoreController *c, KvcObjectKey *key, KvcStoreRename *m);
+/* Is nothing left of a sealed record? */
+bool kvc_store_record_is_over(const KvcStoreRecord *r);
+/* OBJECT (transfer full) is what R stores, on adapters that the caller adds to todo. */
+void kvc_store_record_store_again(KvcStoreController *c, KvcStoreRecord *r, KvcL1Object *object);
+void kvc_store_arm(KvcStoreController *c, KvcStoreTarget *t, int backoff);
+void kvc_store_disarm(KvcStoreController *c, KvcStoreTarget *t);
+/* May one more failure be in the log? */
+bool kvc_store_may_log(KvcStoreController *c);
+
+/* store-rename.c */
+void kvc_store_rename_submit(KvcStoreController *c, const KvcStoreMessage *message);
+void kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message);
+/* M's back-off on ADAPTER is over. */
+void kvc_store_rename_retry(KvcStoreController *c, KvcStoreRename *m, size_t adapter);
+/* M may have something to begin or to end: soon, in kvc_store_rename_run(). */
+void kvc_store_rename_kick(KvcStoreController *c, KvcStoreRename *m);
+void kvc_store_rename_run(KvcStoreController *c);
+void kvc_store_rename_free(KvcStoreController *c, KvcStoreRename *m);
+/* Adapters on which R must wait for a rename, or for what came before it. */
+uint32_t kvc_store_rename_blocks(const KvcStoreRecord *r);
+/* Of these, the ones where it has failed so often that nobody ought to wait for it. */
+uint32_t kvc_store_rename_stuck(const KvcStoreRecord *r);
+/* Is R's key the new name of a rename that is pending? */
+bool kvc_store_rename_is_target(const KvcStoreRecord *r);
+/* Does a later record of R's key delete on the adapters BIT? */
+bool kvc_store_rename_is_deleted_later(const KvcStoreRecord *r, uint32_t bit);
+/* The one of KEY's records that is deleting on the adapter BIT. */
+KvcStoreRecord *
+kvc_store_rename_find_deleting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit);
+/* R's object was stored on ADAPTER: an old name that was to be deleted there is overwritten. */
+void kvc_store_rename_overwritten(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter);
+/* R has nothing to store any more: old names that waited for it may be deleted. */
+void kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r);
+
 /* store-task.c */
 void kvc_store_process_ready(KvcStoreController *c);
 void kvc_store_drain_completions(KvcStoreController *c, size_t adapter);
 void kvc_store_fail_refused(KvcStoreController *c);
+
+/* The record of KEY, sealed or not, that is setting attributes on the adapter with BIT. */
+KvcStoreRecord *
+kvc_store_rename_find_setting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit);
 
 /* store-attributes.c */
 void kvc_store_attributes_changed(KvcStoreController *c, KvcObjectKey *key);
@@ -183,6 +274,14 @@ void kvc_store_attributes_apply(KvcStoreController *c, size_t adapter, KvcObject
 KvcStoreDeleter *kvc_store_deleter_start(KvcStoreController *c, size_t adapter);
 void kvc_store_deleter_submit(KvcStoreDeleter *d, KvcObjectKey *key);
 void kvc_store_deleter_submit_attributes(KvcStoreDeleter *d, KvcObjectKey *key);
+/*
+ * Renames OLD_KEY to NEW_KEY, or deletes OLD_KEY (NEW_KEY NULL), for M, which is told with a
+ * message.
+ */
+void kvc_store_deleter_submit_rename(KvcStoreDeleter *d,
+				     KvcStoreRename *m,
+				     KvcObjectKey *old_key,
+				     KvcObjectKey *new_key);
 /* Waits for the call in progress, drops what is queued, joins, frees. */
 void kvc_store_deleter_stop(KvcStoreDeleter *d);
 

@@ -14,15 +14,30 @@
 static bool
 is_committed_locked(const KvcfsInode *inode)
 {
-	return inode->kind == KVCFS_OBJECT && !inode->staging && inode->key && !inode->is_unlinked;
+	return inode->kind == KVCFS_OBJECT && !inode->staging && inode->key &&
+	       !inode->is_unlinked && !kvcfs_inode_is_replaced_locked(inode);
+}
+
+/* A committed object opened for writing that nobody has written to, as touch(1) does. */
+static bool
+is_unwritten_copy_locked(const KvcfsInode *inode)
+{
+	const KvcfsStaging *st = inode->staging;
+	return st && st->is_overwrite && !st->object && !st->is_target_gone;
 }
 
 KvcObjectKey *
-kvcfs_attr_engine_key(KvcfsInode *inode)
+kvcfs_attr_engine_key(KvcfsInode *inode, bool *is_copy)
 {
+	KvcObjectKey *key = NULL;
 	pthread_mutex_lock(&inode->fs->names);
-	bool has_key = is_committed_locked(inode) || inode->kind == KVCFS_PREFIX;
-	KvcObjectKey *key = has_key ? kvc_object_key_ref(inode->key) : NULL;
+	*is_copy = is_unwritten_copy_locked(inode);
+	if (*is_copy)
+		key = inode->staging->target;
+	else if (is_committed_locked(inode) || inode->kind == KVCFS_PREFIX)
+		key = inode->key;
+	if (key)
+		kvc_object_key_ref(key);
 	pthread_mutex_unlock(&inode->fs->names);
 	return key;
 }
@@ -68,7 +83,8 @@ static int64_t
 look_when_written_locked(const KvcfsInode *inode)
 {
 	struct stat backing;
-	if (!inode->staging || fstat(kvc_l1_object_get_fd(inode->staging->object), &backing) != 0)
+	if (!inode->staging || !inode->staging->object ||
+	    fstat(kvc_l1_object_get_fd(inode->staging->object), &backing) != 0)
 		return 0;
 	return written_ns(&backing);
 }
@@ -116,9 +132,10 @@ kvcfs_attr_set(KvcfsInode *inode, const struct stat *attr, int to_set)
 	unsigned which = translate(attr, to_set, &attributes);
 	if (which == 0)
 		return;
-	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode);
+	bool is_copy;
+	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode, &is_copy);
 	if (key && inode->kind == KVCFS_OBJECT &&
-	    kvc_storage_manager_set_attributes(fs->sm, key, &attributes, which) == 0)
+	    kvc_storage_manager_set_attributes(fs->sm, key, &attributes, which) == 0 && !is_copy)
 		return;
 	pthread_mutex_lock(&fs->names);
 	set_in_inode_locked(inode, &attributes, which);
@@ -190,6 +207,8 @@ void
 kvcfs_attr_note_open_locked(KvcfsInode *inode)
 {
 	KvcObjectInfo info;
+	if (!is_committed_locked(inode))
+		return;
 	kvc_storage_manager_note_access(inode->fs->sm, inode->key);
 	if (kvc_storage_manager_stat(inode->fs->sm, inode->key, &info) == 0)
 		kvcfs_attr_remember_locked(inode, &info);

@@ -223,7 +223,7 @@ look_at_inode_locked(Subject *s, const KvcfsInode *inode)
 {
 	const KvcfsStaging *st = inode->staging;
 	const KvcObjectKey *key = st ? st->target : inode->key;
-	KvcKeyScope *scope = key ? key->scope : st ? st->rank->scope : inode->scope;
+	KvcKeyScope *scope = key ? key->scope : st ? st->dir->scope : inode->scope;
 	s->key = key ? kvc_object_key_ref(key) : NULL;
 	s->scope = scope ? kvc_key_scope_ref(scope) : NULL;
 	s->is_pinned = inode->is_pinned;
@@ -283,7 +283,8 @@ static KvcXattrs *
 get_xattrs(KvcfsInode *inode)
 {
 	Kvcfs *fs = inode->fs;
-	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode);
+	bool is_copy;
+	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode, &is_copy);
 	if (key && inode->kind == KVCFS_OBJECT && kvc_storage_manager_stat(fs->sm, key, NULL) == 0)
 		return kvc_storage_manager_get_xattrs(fs->sm, key);
 	pthread_mutex_lock(&fs->names);
@@ -321,12 +322,15 @@ static int
 change(KvcfsInode *inode, const char *name, const void *value, size_t bytes, int flags)
 {
 	Kvcfs *fs = inode->fs;
-	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode);
+	bool is_copy;
+	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode, &is_copy);
 	int rc = -ENOENT;
 	if (inode->kind == KVCFS_CONTROL || inode->kind == KVCFS_CONTROL_ROOT)
 		return -EOPNOTSUPP;
 	if (key && inode->kind == KVCFS_OBJECT)
 		rc = change_in_engine(fs, key, name, value, bytes, flags);
+	if (rc == 0 && is_copy)
+		change_in_inode(inode, name, value, bytes, 0);
 	if (rc != -ENOENT)
 		return rc;
 	rc = change_in_inode(inode, name, value, bytes, flags);
@@ -345,7 +349,8 @@ set_pinned(KvcfsInode *inode, bool pinned)
 	pthread_mutex_lock(&fs->names);
 	inode->is_pinned = pinned; /* of a file on its way: at its commit */
 	pthread_mutex_unlock(&fs->names);
-	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode);
+	bool is_copy;
+	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode, &is_copy);
 	return key ? kvc_storage_manager_set_pinned(fs->sm, key, pinned) : 0;
 }
 

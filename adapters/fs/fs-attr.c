@@ -94,26 +94,37 @@ list_names(const char *file, char *text, size_t size, char **allocated)
 	return llistxattr(file, *allocated, XATTR_MAX_BYTES);
 }
 
-bool
-fs_attr_read(FsAdapter *fs, const char *path, const struct stat *st, KvcL2ObjectInfo *info)
+/* Reads all of what FILE has; false: the file says that it once had another size. */
+static bool
+read_all(FsAdapter *fs, const char *file, KvcL2ObjectInfo *info)
 {
 	char text[1024];
 	g_autofree char *allocated = NULL;
-	g_autofree char *file = g_strdup_printf("/proc/self/fd/%d/%s", fs->base_fd, path);
 	bool is_whole = true;
 
-	*info = (KvcL2ObjectInfo){.bytes = (uint64_t)st->st_size, .mtime_ns = fs_mtime_ns(st)};
 	/* Most of what others wrote has none: one call, and only what is there is read. */
 	ssize_t len = list_names(file, text, sizeof(text), &allocated);
 	const char *names = allocated ? allocated : text;
 	for (const char *name = names; is_whole && len > 0 && name < names + len;
 	     name += strlen(name) + 1)
 		is_whole = read_named(fs, file, name, info);
-	if (!is_whole) {
-		atomic_fetch_add(&fs->stats.size_mismatches, 1);
-		kvc_xattrs_unref(g_steal_pointer(&info->xattrs));
-	}
 	return is_whole;
+}
+
+bool
+fs_attr_read(FsAdapter *fs, const char *path, struct stat *st, KvcL2ObjectInfo *info)
+{
+	g_autofree char *file = g_strdup_printf("/proc/self/fd/%d/%s", fs->base_fd, path);
+
+	do {
+		*info = (KvcL2ObjectInfo){.bytes = (uint64_t)st->st_size,
+					  .mtime_ns = fs_mtime_ns(st)};
+		if (read_all(fs, file, info))
+			return true;
+		kvc_xattrs_unref(g_steal_pointer(&info->xattrs));
+	} while (fs_was_replaced(fs, path, st));
+	atomic_fetch_add(&fs->stats.size_mismatches, 1);
+	return false;
 }
 
 /* ---- Writing ------------------------------------------------------------------------------- */

@@ -318,6 +318,12 @@ fs_set_attributes_slot(KvcL2Adapter *adapter,
 	return fs_set_attributes((FsAdapter *)adapter, key, attributes);
 }
 
+static int
+fs_rename_key_slot(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	return fs_rename_key((FsAdapter *)adapter, old_key, new_key);
+}
+
 static ssize_t
 fs_list_slot(KvcL2Adapter *adapter,
 	     const KvcKeyScope *scope,
@@ -360,6 +366,7 @@ static const KvcL2AdapterOps fs_adapter_ops = {
 	.submit_load_task = fs_submit_load_task,
 	.query_load_result = fs_query_load_result,
 	.delete_keys = fs_delete_keys_slot,
+	.rename_key = fs_rename_key_slot,
 	.set_attributes = fs_set_attributes_slot,
 	.list = fs_list_slot,
 	.usage = fs_usage_slot,

@@ -243,6 +243,17 @@ mock_delete_keys(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n, Kvc
 }
 
 static int
+mock_rename_key(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	MockAdapter *mock = (MockAdapter *)adapter;
+
+	pthread_mutex_lock(&mock->lock);
+	int rc = mock_rename_object_locked(mock, old_key, new_key);
+	pthread_mutex_unlock(&mock->lock);
+	return rc;
+}
+
+static int
 mock_set_attributes(KvcL2Adapter *adapter, KvcObjectKey *key, const KvcObjectAttributes *attributes)
 {
 	MockAdapter *mock = (MockAdapter *)adapter;
@@ -345,6 +356,7 @@ static const KvcL2AdapterOps mock_adapter_ops = {
 	.submit_load_task = mock_submit_load_task,
 	.query_load_result = mock_query_load_result,
 	.delete_keys = mock_delete_keys,
+	.rename_key = mock_rename_key,
 	.set_attributes = mock_set_attributes,
 	.list = mock_list,
 	.usage = mock_usage,

@@ -85,6 +85,9 @@ int64_t mock_store_object_locked(MockAdapter *mock,
 /* ATTRIBUTES may be NULL: only the time is known then. */
 void mock_set_attributes_locked(MockRecord *record, const KvcObjectAttributes *attributes);
 KvcL2ObjectInfo mock_get_info_locked(const MockRecord *record);
+/* 0, -EBUSY or -ENOENT, as rename_key. */
+int
+mock_rename_object_locked(MockAdapter *mock, const KvcObjectKey *old_key, KvcObjectKey *new_key);
 void mock_objects_init(MockAdapter *mock);
 void mock_objects_deinit(MockAdapter *mock);
 

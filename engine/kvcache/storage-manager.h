@@ -88,6 +88,8 @@ void kvc_storage_manager_abort_write(KvcStorageManager *sm, KvcL1Object *object)
 /* Read-locks KEY if it is in L1: 0 and *OBJECT (give back with finish_read), or -ENOENT. */
 int
 kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1Object **object);
+/* One lock more on an object that the caller knows to be read-locked. */
+void kvc_storage_manager_reserve_read_again(KvcStorageManager *sm, KvcL1Object *object);
 void kvc_storage_manager_finish_read(KvcStorageManager *sm, KvcL1Object *object);
 
 /* The file of an object; owned by the object. Any thread that holds the object. */
@@ -175,6 +177,8 @@ void kvc_prefetch_handle_drop(KvcPrefetchHandle *handle, void (*user_free)(void 
 
 typedef struct KvcObjectInfo {
 	uint32_t tiers;
+	/* Of these, adapters that have it under a former name yet, see await_rename. */
+	uint32_t renaming;
 	uint64_t bytes;
 	int64_t mtime_ns;
 	uint64_t sequence; /* order in its scope, ascending by when it became known; stable */
@@ -275,6 +279,30 @@ int kvc_storage_manager_get_crc32c(KvcStorageManager *sm, KvcObjectKey *key, uin
  * and hide the key until confirmed. Readers keep what they hold. 0 or -ENOENT.
  */
 int kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key);
+typedef enum {
+	KVC_RENAME_NOREPLACE = 1 << 0, /* not over a known key */
+} KvcRenameFlags;
+
+/*
+ * The object OLD_KEY is NEW_KEY from now on: for stat, list and reserve_read at once, in place of
+ * what was there; L2 follows in the background. Readers of either object keep what they hold. From
+ * memory, never waits. The caller sees to it that neither key is deleted meanwhile. 0; -ENOENT;
+ * -EEXIST (NOREPLACE); -EXDEV: an adapter that cannot rename has one of the two, and L1 has no
+ * OLD_KEY to store there anew.
+ */
+int kvc_storage_manager_rename(KvcStorageManager *sm,
+			       KvcObjectKey *old_key,
+			       KvcObjectKey *new_key,
+			       unsigned flags);
+/*
+ * Calls DONE(user, 0) once a tier has KEY by this name, so that it can be loaded: at once when L1
+ * or an adapter has it or nothing is pending. As flush otherwise (which waits for every tier).
+ * -ESHUTDOWN: the engine is stopped.
+ */
+void kvc_storage_manager_await_rename(KvcStorageManager *sm,
+				      KvcObjectKey *key,
+				      void (*done)(void *user, int error),
+				      void *user);
 /* Drops KEY from L1 if a copy is in L2: 0; -EBUSY (locked, dirty or filling), -ENOENT (not in L1).
  */
 int kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key);

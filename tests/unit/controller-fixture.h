@@ -5,6 +5,7 @@
 /* What the tests of both controllers stand on: an L1 with its index, over scripted adapters. */
 
 #include "tests/unit/fake-adapter.h"
+#include "tests/unit/key-fixture.h"
 
 #define MAX_FAKES 3
 
@@ -34,6 +35,18 @@ env_on_deleted(KvcL1ManagerListener *l, KvcL1Object *object)
 	kvc_key_index_remove(((Env *)l)->context.index, object->key, KVC_TIER_L1);
 }
 
+static inline void
+env_on_renamed(KvcL1ManagerListener *l,
+	       KvcObjectKey *old_key,
+	       KvcObjectKey *new_key,
+	       KvcL1Object *object)
+{
+	KvcControllerContext *context = &((Env *)l)->context;
+	kvc_key_index_rename(context->index, old_key, new_key, object != NULL,
+			     (1u << context->n_adapters) - 1,
+			     kvc_controller_context_renamers(context));
+}
+
 static inline KvcKeyScope *
 scope_of(uint32_t rank)
 {
@@ -58,6 +71,7 @@ env_new(size_t n_adapters, uint64_t capacity)
 	env->index_listener.on_write_finished = env_on_admitted;
 	env->index_listener.on_prefetch_finished = env_on_admitted;
 	env->index_listener.on_deleted_by_manager = env_on_deleted;
+	env->index_listener.on_renamed = env_on_renamed;
 	kvc_l1_manager_register_listener(env->context.l1, &env->index_listener);
 	kvc_l1_manager_set_tracks_dirty(env->context.l1, n_adapters > 0);
 	for (size_t a = 0; a < n_adapters; a++) {
@@ -95,16 +109,6 @@ env_free(Env *env)
 	kvc_key_index_free(env->context.index);
 	kvc_key_scope_unref(env->scope);
 	g_free(env);
-}
-
-static inline KvcObjectKey *
-key_in(KvcKeyScope *scope, KvcSpace space, unsigned number)
-{
-	char name[9];
-	g_snprintf(name, sizeof(name), "%08x", number);
-	KvcObjectKey *key = kvc_object_key_new(scope, space, name, 8, NULL);
-	assert_non_null(key);
-	return key;
 }
 
 static inline KvcObjectKey *
