@@ -20,6 +20,8 @@ typedef struct KvcAdapterSlot {
 	uint64_t deletes_pending, deletes_failing;
 } KvcAdapterSlot;
 
+struct KvcDeletionLog;
+
 typedef struct KvcControllerContext {
 	KvcL1Manager *l1;
 	KvcKeyIndex *index;
@@ -28,6 +30,7 @@ typedef struct KvcControllerContext {
 	KvcAdapterDescriptor *descriptors;
 	size_t n_adapters;
 	uint64_t l1_capacity_bytes;
+	struct KvcDeletionLog *deletions; /* NULL: none is kept */
 } KvcControllerContext;
 
 #endif

@@ -47,6 +47,9 @@
 	X(deletes_retried, "Deletions tried again")                                                \
 	X(deletes_failed, "Tries to delete that an adapter failed with an error")                  \
 	X(deletes_unsupported, "Deletions an adapter cannot do: there the object stays")           \
+	X(deletes_replayed, "Deletions that an earlier run left, submitted again")                 \
+	X(deletion_log_errors, "Failed tries to write or sync the log of deletions")               \
+	X(deletion_log_corrupt, "Damaged records of the log of deletions, left out")               \
 	X(listed_keys, "Keys found in L2 by the listing at the start")                             \
 	X(list_failed, "Listings of an adapter that ended with an error")
 

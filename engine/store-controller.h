@@ -34,6 +34,11 @@ void kvc_store_controller_free(KvcStoreController *c);
  * thread. */
 void
 kvc_store_controller_submit_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters);
+/* The same for a deletion that has ID in the deletion log (0: it is not there). */
+void kvc_store_controller_submit_logged_delete(KvcStoreController *c,
+					       KvcObjectKey *key,
+					       uint32_t adapters,
+					       uint64_t id);
 /*
  * DONE(user, error) when every store and deletion of KEY that was submitted before has ended: 0, or
  * -EIO when the last store failed on every target; at once when there is nothing to wait for.

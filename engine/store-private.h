@@ -5,7 +5,7 @@
 /*
  * The parts of the StoreController: store-controller.c has the thread and its messages,
  * store-record.c the order of what happens to one key, store-task.c batches and their completion,
- * store-deleter.c the threads in which adapters delete.
+ * store-deleter.c the threads in which adapters delete, store-logged.c the log of deletions.
  */
 
 #include "engine/lock.h"
@@ -30,8 +30,9 @@ typedef struct KvcStoreRecord KvcStoreRecord;
 /* What a record does on one adapter. */
 typedef struct KvcStoreTarget {
 	KvcStoreRecord *record;
-	GList link; /* in a back-off queue */
+	GList link; /* in a back-off queue, or in the one of those that wait for the log */
 	int64_t due_ns;
+	uint64_t sync_position; /* in the deletion log: of the last confirmation */
 	uint8_t adapter;
 	uint8_t store_tries;	/* failed ones */
 	uint8_t delete_tries;	/* failed ones */
@@ -61,6 +62,8 @@ struct KvcStoreRecord {
 	uint32_t todo, busy, waiting;
 	uint32_t stored, failed; /* how it ended */
 	uint32_t delete_todo, delete_busy, delete_waiting;
+	uint32_t delete_syncing; /* confirmed, but that is not on disk yet */
+	uint64_t delete_id;	 /* in the deletion log: of the newest deletion; 0: none */
 	uint64_t delete_order;
 	int error;     /* of the last store: 0 or -EIO */
 	GQueue *queue; /* the one that LINK is in, or NULL */
@@ -85,6 +88,7 @@ typedef enum {
 	KVC_STORE_MESSAGE_DELETE,
 	KVC_STORE_MESSAGE_FLUSH,
 	KVC_STORE_MESSAGE_DELETED,
+	KVC_STORE_MESSAGE_SYNCED,
 } KvcStoreMessageType;
 
 typedef struct KvcStoreMessage {
@@ -93,11 +97,13 @@ typedef struct KvcStoreMessage {
 	KvcL1Object *object;	/* COMMIT */
 	KvcObjectKey *key;	/* DELETE, FLUSH */
 	uint32_t adapters;	/* DELETE */
+	uint64_t delete_id;	/* DELETE: in the deletion log */
 	KvcFlushWaiter *waiter; /* FLUSH */
 	size_t adapter;		/* DELETED */
 	GPtrArray *keys;
 	KvcBitmap *deleted;
-	int error; /* the adapter's, of those that are not deleted */
+	int error;	   /* the adapter's, of those that are not deleted; SYNCED: the log's */
+	uint64_t position; /* SYNCED: all up to here */
 } KvcStoreMessage;
 
 typedef struct KvcStoreDeleter KvcStoreDeleter;
@@ -126,6 +132,9 @@ struct KvcStoreController {
 	GQueue unsettled; /* records whose object had gone: the message that says why is on its way
 			   */
 	GQueue backoff[KVC_STORE_BACKOFFS];
+	GQueue syncing;	     /* targets whose confirmed deletion is not on disk, by position */
+	uint64_t log_synced; /* the deletion log is, up to here */
+	bool is_log_failing;
 	GQueue open;			     /* KvcStoreTask, being put together */
 	GQueue refused;			     /* KvcStoreTask that the adapter did not take */
 	GHashTable *tasks[KVC_MAX_ADAPTERS]; /* in flight, by id */
@@ -161,6 +170,20 @@ int64_t kvc_store_next_due_ns(KvcStoreController *c);
 void kvc_store_process_ready(KvcStoreController *c);
 void kvc_store_drain_completions(KvcStoreController *c, size_t adapter);
 void kvc_store_fail_refused(KvcStoreController *c);
+
+/* store-logged.c; nothing happens there without a deletion log. */
+void kvc_store_logged_start(KvcStoreController *c);
+/* The newest deletion of KEY, just submitted, has this ID in the log. */
+void kvc_store_logged_note(KvcStoreController *c, const KvcObjectKey *key, uint64_t id);
+/* ADAPTER has confirmed R's deletion: unhides the key, holds stores back until the log has it. */
+void kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
+/* R waits for the log no more, on these adapters. */
+void kvc_store_logged_forget(KvcStoreController *c, KvcStoreRecord *r, uint32_t adapters);
+/* A store that is held back makes the log sync at once. */
+void kvc_store_logged_hurry(KvcStoreController *c, const KvcStoreRecord *r);
+void kvc_store_logged_synced(KvcStoreController *c, uint64_t position, int error);
+/* Is the log all that any record waits for? */
+bool kvc_store_logged_is_all(KvcStoreController *c);
 
 /* store-deleter.c */
 KvcStoreDeleter *kvc_store_deleter_start(KvcStoreController *c, size_t adapter);

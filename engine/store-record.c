@@ -39,6 +39,13 @@ deleting(const KvcStoreRecord *r)
 	return r->delete_todo | r->delete_busy | r->delete_waiting;
 }
 
+/* Where nothing may be stored yet. */
+static uint32_t
+blocked_by_deletion(const KvcStoreRecord *r)
+{
+	return deleting(r) | r->delete_syncing;
+}
+
 /* The index of the lowest bit; takes it out. */
 static size_t
 take_bit(uint32_t *bits)
@@ -237,7 +244,7 @@ end_store(KvcStoreController *c, KvcStoreRecord *r)
 static void
 give_up_blocked(KvcStoreController *c, KvcStoreRecord *r)
 {
-	uint32_t blocked = r->todo & deleting(r);
+	uint32_t blocked = r->todo & blocked_by_deletion(r);
 	while (blocked) {
 		size_t a = take_bit(&blocked);
 		if (r->targets[a].delete_tries < KVC_STORE_BLOCKED_TRIES)
@@ -258,7 +265,7 @@ advance_stores(KvcStoreController *c, KvcStoreRecord *r)
 			break;
 		begin_store(c, r);
 	}
-	if (r->todo & ~deleting(r))
+	if (r->todo & ~blocked_by_deletion(r))
 		enter_ready(c, r);
 	else if (r->queue == &c->ready)
 		leave_queue(r);
@@ -348,6 +355,7 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 	}
 	cancel_store(c, r);
 	r->error = 0;
+	kvc_store_logged_forget(c, r, adapters);
 	if (!deleting(r))
 		r->delete_order = ++c->last_order;
 	uint32_t begun = adapters & all_adapters(c) & ~deleting(r);
@@ -365,7 +373,7 @@ begin_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 	if (!c->deleters[adapter]) {
 		kvc_stats_add(c->context->stats, deletes_unsupported, 1);
 		count_pending(c, adapter, -1);
-		kvc_key_index_unhide(c->context->index, r->key, bit);
+		kvc_store_logged_confirm(c, r, adapter);
 		return;
 	}
 	if (r->targets[adapter].delete_tries == 0)
@@ -406,7 +414,7 @@ end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_del
 	if (r->delete_todo & bit)
 		return;
 	count_pending(c, adapter, -1);
-	kvc_key_index_unhide(c->context->index, r->key, bit);
+	kvc_store_logged_confirm(c, r, adapter);
 }
 
 void
@@ -465,7 +473,8 @@ kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r)
 	advance_deletes(c, r);
 	advance_stores(c, r);
 	answer_waiters(r);
-	if (!r->object && !r->next && !deleting(r)) {
+	kvc_store_logged_hurry(c, r);
+	if (!r->object && !r->next && !blocked_by_deletion(r)) {
 		g_hash_table_remove(c->records, r->key);
 		kvc_store_record_free(c, r, 0);
 	}
@@ -476,6 +485,7 @@ kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_erro
 {
 	g_assert(!r->busy);
 	leave_queue(r);
+	kvc_store_logged_forget(c, r, UINT32_MAX);
 	for (size_t a = 0; a < c->context->n_adapters; a++)
 		disarm(c, &r->targets[a]);
 	uint32_t unfinished = deleting(r);

@@ -138,7 +138,8 @@ kvc_store_process_ready(KvcStoreController *c)
 {
 	KvcStoreRecord *r;
 	while ((r = g_queue_peek_head(&c->ready))) {
-		uint32_t targets = r->todo & ~(r->delete_todo | r->delete_busy | r->delete_waiting);
+		uint32_t targets = r->todo & ~(r->delete_todo | r->delete_busy | r->delete_waiting |
+					       r->delete_syncing);
 		uint64_t bytes = charge(r) * (uint64_t)__builtin_popcount(targets);
 		if (c->bytes_in_flight > 0 &&
 		    c->bytes_in_flight + bytes > KVC_STORE_BYTES_IN_FLIGHT)
