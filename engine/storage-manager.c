@@ -348,8 +348,13 @@ kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key)
 	kvc_l1_manager_delete(sm->context.l1, key, true);
 	if (adapters)
 		kvc_store_controller_submit_logged_delete(sm->store, key, adapters, id);
-	kvc_deletion_log_settle(sm->context.deletions);
 	return 0;
+}
+
+void
+kvc_storage_manager_settle_deletions(KvcStorageManager *sm)
+{
+	kvc_deletion_log_settle(sm->context.deletions);
 }
 
 int

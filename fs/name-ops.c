@@ -7,6 +7,7 @@
  * name (--lookup-wait).
  */
 
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
@@ -306,7 +307,10 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	pthread_mutex_lock(&dir->fs->names);
 	inode->uid = ctx->uid;
 	inode->gid = ctx->gid;
+	if (dir->kind == KVCFS_DIR)
+		kvcfs_tree_remember_locked(inode);
 	pthread_mutex_unlock(&dir->fs->names);
+	kvcfs_dir_log_settle(dir->fs->dir_log);
 	kvcfs_reply_entry(req, inode);
 }
 
@@ -326,6 +330,7 @@ unlink_object(KvcfsInode *rank, const char *name)
 		inode->is_unlinked = true;
 	}
 	pthread_mutex_unlock(&fs->names);
+	kvc_storage_manager_settle_deletions(fs->sm);
 	return 0;
 }
 

@@ -2,10 +2,11 @@
 
 /*
  * The directories above the objects: components of model names (DIR) and ranks (RANK). They appear
- * when the engine knows a key below them, or by mkdir, and stay until rmdir. Files in them other
- * than objects do not exist here.
+ * when the engine knows a key below them, or by mkdir, and stay until rmdir; those of mkdir also
+ * over a restart (tree-log.c). Files in them other than objects do not exist here.
  */
 
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
@@ -79,13 +80,12 @@ kvcfs_tree_lookup(KvcfsInode *dir, const char *name)
 	return child;
 }
 
-/* The encoded model path of a DIR: "" for the root. */
-static char *
-path_of(KvcfsInode *dir)
+char *
+kvcfs_tree_path(KvcfsInode *dir)
 {
 	if (!dir->parent)
 		return g_strdup("");
-	g_autofree char *above = path_of(dir->parent);
+	g_autofree char *above = kvcfs_tree_path(dir->parent);
 	return above[0] ? g_strdup_printf("%s/%s", above, dir->name) : g_strdup(dir->name);
 }
 
@@ -98,7 +98,7 @@ kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode **ou
 		return -ENAMETOOLONG;
 	sync_with_engine(fs);
 	if (name[0] == '@') {
-		g_autofree char *path = path_of(dir);
+		g_autofree char *path = kvcfs_tree_path(dir);
 		scope = kvc_rank_parse(path, name, NULL);
 		if (!scope)
 			return -EINVAL;
@@ -148,6 +148,7 @@ kvcfs_tree_rmdir(KvcfsInode *dir, const char *name)
 		rc = -ENOTEMPTY;
 	if (rc == 0) {
 		g_hash_table_remove(dir->children, name);
+		kvcfs_tree_forget_locked(child);
 		child->is_unlinked = true;
 		if (child->kind == KVCFS_RANK)
 			g_hash_table_remove(fs->ranks, child->scope);
@@ -155,8 +156,10 @@ kvcfs_tree_rmdir(KvcfsInode *dir, const char *name)
 		fs->scopes_seen = 0;
 	}
 	pthread_mutex_unlock(&fs->names);
-	if (rc == 0)
+	if (rc == 0) {
 		kvcfs_inode_unref(child, 1);
+		kvcfs_dir_log_settle(fs->dir_log);
+	}
 	return rc;
 }
 

@@ -209,6 +209,11 @@ GPtrArray *kvc_storage_manager_list_scopes(KvcStorageManager *sm);
  * what they hold. Waits for no disk. 0 or -ENOENT.
  */
 int kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key);
+/*
+ * Waits until the deletions so far are safe from a SIGKILL of this process, but never for a disk:
+ * at most 20 ms, and not at all while the deletion log cannot be written. Hold no lock.
+ */
+void kvc_storage_manager_settle_deletions(KvcStorageManager *sm);
 /* Drops KEY from L1 if a copy is in L2: 0; -EBUSY (locked, dirty or filling), -ENOENT (not in L1).
  */
 int kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key);
