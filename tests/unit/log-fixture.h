@@ -77,6 +77,18 @@ read_file(const char *path)
 	return text;
 }
 
+/* Changes one bit of the record in line NUMBER, the first being 1. */
+static inline void
+damage_line(const char *path, unsigned number)
+{
+	g_autofree char *text = read_file(path);
+	g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
+	assert_true(g_strv_length(lines) > number);
+	lines[number - 1][strlen(lines[number - 1]) - 1] ^= 1;
+	g_autofree char *damaged = g_strjoinv("\n", lines);
+	assert_true(g_file_set_contents(path, damaged, -1, NULL));
+}
+
 /* The log as a SIGKILL would leave it now: the path of a copy. */
 static inline const char *
 copy_file(Dir *dir)

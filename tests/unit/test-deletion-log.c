@@ -111,7 +111,7 @@ test_what_is_not_confirmed_is_replayed(void **state)
 	assert_true(kvc_deletion_log_confirm(log, keys[3], 0, ids[3], &position));
 	assert_int_equal(position, 0);
 	assert_int_equal(status_of(log).pending, 4);
-	kvc_deletion_log_settle(log);
+	assert_int_equal(sync_log(log), 0);
 	assert_replay(env, copy_file(dir), "0 2 1 0 1 2 1 3 ");
 	kvc_deletion_log_free(log);
 	assert_replay(env, dir->file, "0 2 1 0 1 2 1 3 ");
@@ -131,10 +131,10 @@ test_an_older_confirmation_is_none(void **state)
 	uint64_t position, first = kvc_deletion_log_add(log, key, 1);
 	uint64_t second = kvc_deletion_log_add(log, key, 1);
 	assert_false(kvc_deletion_log_confirm(log, key, 0, first, &position));
-	kvc_deletion_log_settle(log);
+	assert_int_equal(sync_log(log), 0);
 	assert_replay(env, copy_file(dir), "0 5 ");
 	assert_true(kvc_deletion_log_confirm(log, key, 0, second, &position));
-	kvc_deletion_log_settle(log);
+	assert_int_equal(sync_log(log), 0);
 	assert_replay(env, copy_file(dir), "");
 	kvc_deletion_log_free(log);
 	env_free(env);
@@ -215,13 +215,9 @@ test_damage_costs_one_deletion(void **state)
 	for (size_t i = 0; i < 3; i++)
 		kvc_deletion_log_add(log, keys[i], 1);
 	kvc_deletion_log_free(log);
-	g_autofree char *text = read_file(dir->file);
 	/* Lines: format, adapter, three deletions. The adapter's own line is not needed. */
-	char *second = strchr(strchr(text, '\n') + 1, '\n') - 1;
-	char *fourth = strchr(strchr(second + 2, '\n') + 1, '\n') - 1;
-	*second ^= 1;
-	*fourth ^= 1;
-	assert_true(g_file_set_contents(dir->file, text, -1, NULL));
+	damage_line(dir->file, 2);
+	damage_line(dir->file, 4);
 	g_string_truncate(logged.text, 0);
 	assert_replay(env, dir->file, "0 0 0 2 ");
 	assert_non_null(strstr(logged.text->str, "line 2 is damaged"));
@@ -260,6 +256,25 @@ test_a_record_that_makes_no_sense_is_left_out(void **state)
 }
 
 /* ---- With the StoreController -------------------------------------------------------------- */
+
+/*
+ * A log that is larger than LIMIT, because of deletions of a store that is not there: with no file
+ * larger than LIMIT it cannot be written, and L1 can.
+ */
+#define LIMIT (64 << 10)
+
+static void
+make_large_file(Dir *dir)
+{
+	g_autoptr(GString) text = g_string_new(HEADER);
+	g_autofree char *padding = g_strnfill(200, 'x');
+	for (unsigned i = 0; text->len < 2 * LIMIT; i++) {
+		g_autofree char *record =
+			g_strdup_printf("delete 0123456789abcdef kvc1:1::%u%s", i, padding);
+		kvc_record_line_append(text, record);
+	}
+	assert_true(g_file_set_contents(dir->file, text->str, -1, NULL));
+}
 
 static Bench
 bench_logged(Dir *dir)
@@ -323,6 +338,7 @@ test_written_again_is_never_deleted_by_a_replay(void **state)
 	drain(&b);
 	hold_deletes(fake, true);
 	delete_logged(&b, key);
+	assert_int_equal(sync_log(b.env->context.deletions), 0);
 	/* Not confirmed: deleted. */
 	assert_replay(b.env, copy_file(dir), "0 1 ");
 	/* Written again, visible at once, not stored before the deletion is confirmed. */
@@ -346,6 +362,7 @@ static void
 test_a_store_waits_for_a_log_that_cannot_be_written(void **state)
 {
 	Dir *dir = *state;
+	make_large_file(dir);
 	Bench b = bench_logged(dir);
 	FakeAdapter *fake = b.env->fakes[0];
 	g_autoptr(KvcObjectKey) key = key_new(b.env, 1), other = key_new(b.env, 2);
@@ -354,15 +371,15 @@ test_a_store_waits_for_a_log_that_cannot_be_written(void **state)
 	drain(&b);
 	hold_deletes(fake, true);
 	delete_logged(&b, key);
+	assert_int_equal(sync_log(b.env->context.deletions), 0);
 	env_write(b.env, key, 200, 1, KVC_FINISH_FIRST_WINS);
-	limit_files(64);
+	limit_files(LIMIT);
 	hold_deletes(fake, false);
 	/* Confirmed, but that is not in the file: a replay would delete a second object. */
 	wait_until(env_stat(b.env, deletion_log_errors) >= 2);
 	assert_int_equal(env_stat(b.env, deletes_completed), 1);
 	assert_int_equal(count_log(fake, "store"), 2);
 	assert_true(status_of(b.env->context.deletions).is_failing);
-	/* A deletion goes on in memory, and no store has to wait where the file never had it. */
 	limit_files(RLIM_INFINITY);
 	wait_until(!status_of(b.env->context.deletions).is_failing);
 	wait_until(count_log(fake, "store") == 3);
@@ -376,6 +393,7 @@ static void
 test_deletions_go_on_in_memory_on_a_full_disk(void **state)
 {
 	Dir *dir = *state;
+	make_large_file(dir);
 	Bench b = bench_logged(dir);
 	FakeAdapter *fake = b.env->fakes[0];
 	KvcDeletionLog *log = b.env->context.deletions;
@@ -383,20 +401,19 @@ test_deletions_go_on_in_memory_on_a_full_disk(void **state)
 	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
 	env_write(b.env, kept, 100, 0, KVC_FINISH_FIRST_WINS);
 	drain(&b);
-	limit_files(64);
+	limit_files(LIMIT);
 	delete_logged(&b, kept);
 	wait_until(status_of(log).is_failing);
 	assert_true(sync_log(log) < 0);
-	/* It is in no file: nothing needs to wait, and a drain does not wait for the disk. */
+	/* It is in no file: what is written again need not wait, and a drain does not. */
 	delete_logged(&b, key);
-	wait_until(env_stat(b.env, deletes_completed) == 2);
-	drain(&b);
-	assert_true(status_of(log).is_failing);
-	limit_files(RLIM_INFINITY);
 	env_write(b.env, key, 200, 1, KVC_FINISH_FIRST_WINS);
 	drain(&b);
+	assert_int_equal(env_stat(b.env, deletes_completed), 2);
 	assert_int_equal(count_log(fake, "store"), 3);
 	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 1);
+	assert_true(status_of(log).is_failing);
+	limit_files(RLIM_INFINITY);
 	wait_until(!status_of(log).is_failing);
 	assert_replay(b.env, copy_file(dir), "");
 	bench_logged_free(&b);
@@ -407,18 +424,17 @@ static void
 test_a_store_behind_a_dead_log_is_given_up(void **state)
 {
 	Dir *dir = *state;
+	make_large_file(dir);
 	Bench b = bench_logged(dir);
 	FakeAdapter *fake = b.env->fakes[0];
 	Flushed flushed = {0};
 	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
 	hold_deletes(fake, true);
 	delete_logged(&b, key);
-	limit_files(64);
+	assert_int_equal(sync_log(b.env->context.deletions), 0);
+	limit_files(LIMIT);
 	hold_deletes(fake, false);
 	wait_until(env_stat(b.env, deletion_log_errors) >= 1);
-	struct rlimit limit;
-	assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
-	/* Few bytes: L1 is a file as well. */
 	env_write(b.env, key, 60, 1, KVC_FINISH_FIRST_WINS);
 	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
 	wait_until(calls(&flushed) == 1);

@@ -49,7 +49,10 @@ assert_entries(KvcfsDirLog *log, const char *expected)
 static void
 assert_kept(Dir *dir, KvcfsDirLog **log, const char *expected)
 {
+	Synced synced = {0};
 	kvcfs_dir_log_settle(*log);
+	kvcfs_dir_log_sync(*log, on_synced, &synced);
+	assert_int_equal(wait_synced(&synced), 0);
 	KvcfsDirLog *copy = open_log(copy_file(dir));
 	assert_entries(copy, expected);
 	kvcfs_dir_log_free(copy);
