@@ -99,8 +99,11 @@ kvc_store_controller_drain(KvcStoreController *c, int64_t timeout_ns)
 	int rc = 0;
 	kvc_deletion_log_request_sync(c->context->deletions);
 	kvc_mutex_lock(&c->lock);
+	if (c->n_drains++ == 0 && !c->is_idle)
+		kvc_eventfd_signal(c->event_fd);
 	while (!c->is_idle && !c->is_stopping && rc == 0)
 		rc = kvc_cond_wait_until(&c->idle, &c->lock, deadline);
+	c->n_drains--;
 	bool is_idle = c->is_idle;
 	kvc_mutex_unlock(&c->lock);
 	return is_idle ? 0 : -ETIMEDOUT;
@@ -178,8 +181,9 @@ static void
 tell_idle(KvcStoreController *c)
 {
 	kvc_mutex_lock(&c->lock);
-	c->is_idle = c->messages.length == 0 && (g_hash_table_size(c->records) == 0 ||
-						 (c->is_log_failing && kvc_store_logged_is_all(c)));
+	c->is_idle =
+		c->messages.length == 0 && (g_hash_table_size(c->records) == 0 ||
+					    (c->n_drains > 0 && kvc_store_logged_may_leave_all(c)));
 	if (c->is_idle)
 		pthread_cond_broadcast(&c->idle);
 	kvc_mutex_unlock(&c->lock);

@@ -48,8 +48,10 @@ void kvc_store_controller_flush(KvcStoreController *c,
 				KvcObjectKey *key,
 				void (*done)(void *user, int error),
 				void *user);
-/* Waits until nothing is queued or in flight: 0 or -ETIMEDOUT. Blocks; any thread but the
- * controller's. */
+/*
+ * Waits until nothing is queued or in flight, but for deletions that fail and are in the deletion
+ * log: 0 or -ETIMEDOUT. Blocks; any thread but the controller's.
+ */
 int kvc_store_controller_drain(KvcStoreController *c, int64_t timeout_ns);
 
 #endif

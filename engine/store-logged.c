@@ -98,14 +98,31 @@ kvc_store_logged_synced(KvcStoreController *c, uint64_t position, int error)
 		count_failed_try(c);
 }
 
+/* A deletion that has failed and is in the log: the next run may do it as well. */
+static bool
+may_be_left(KvcStoreController *c, const KvcStoreRecord *r)
+{
+	if (r->object || r->next || r->delete_todo || r->delete_busy)
+		return false;
+	if (!c->is_log_failing && r->delete_syncing)
+		return false;
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		if ((r->delete_waiting & (1u << a)) &&
+		    (c->is_log_failing || !r->targets[a].is_delete_failing))
+			return false;
+	return true;
+}
+
 bool
-kvc_store_logged_is_all(KvcStoreController *c)
+kvc_store_logged_may_leave_all(KvcStoreController *c)
 {
 	GHashTableIter iter;
 	KvcStoreRecord *r;
+	if (!c->context->deletions)
+		return g_hash_table_size(c->records) == 0;
 	g_hash_table_iter_init(&iter, c->records);
 	while (g_hash_table_iter_next(&iter, NULL, (void **)&r))
-		if (r->object || r->next || r->delete_todo || r->delete_busy || r->delete_waiting)
+		if (!may_be_left(c, r))
 			return false;
 	return true;
 }

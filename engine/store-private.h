@@ -123,6 +123,7 @@ struct KvcStoreController {
 	pthread_cond_t idle;
 	/* Protected by lock. */
 	GQueue messages;
+	unsigned n_drains; /* going on */
 	bool is_idle;
 	bool is_stopping;
 
@@ -182,8 +183,11 @@ void kvc_store_logged_forget(KvcStoreController *c, KvcStoreRecord *r, uint32_t 
 /* A store that is held back makes the log sync at once. */
 void kvc_store_logged_hurry(KvcStoreController *c, const KvcStoreRecord *r);
 void kvc_store_logged_synced(KvcStoreController *c, uint64_t position, int error);
-/* Is the log all that any record waits for? */
-bool kvc_store_logged_is_all(KvcStoreController *c);
+/*
+ * Is what is left nothing that a drain need wait for? Deletions that fail and are in the log, and
+ * confirmations that the log cannot write.
+ */
+bool kvc_store_logged_may_leave_all(KvcStoreController *c);
 
 /* store-deleter.c */
 KvcStoreDeleter *kvc_store_deleter_start(KvcStoreController *c, size_t adapter);

@@ -8,9 +8,9 @@
 
 . "$(dirname "$0")/lib.sh"
 
-# tree: the directories below the mount, with mode and owner.
+# tree: the directories below the mount, with mode and owner. (Prefix directories are stored as objects are.)
 tree() {
-	find "$MNT" -mindepth 1 -path "$MNT/.kvcache" -prune -o -type d -printf '%P %m %U:%G\n' | sort
+	find "$MNT" -mindepth 1 \( -path "$MNT/.kvcache" -o -name prefix \) -prune -o -type d -printf '%P %m %U:%G\n' | sort
 }
 
 start_fs
@@ -24,10 +24,12 @@ fi
 mkdir "$MNT/gone" "$MNT/gone/deep"
 rmdir "$MNT/gone/deep" "$MNT/gone"
 mkdir "$MNT/org/model/@01000100/prefix"
+prefix=$MNT/org/model/@01000100/prefix
 before=$(tree)
 echo "$before"
 restart_fs
 assert_eq "$before" "$(tree)" "directories after a restart"
+[[ -d $prefix ]] || fail "the prefix directory is not there after a restart"
 kill_fs
 start_fs
 assert_eq "$before" "$(tree)" "directories after a kill"
@@ -50,7 +52,8 @@ restart_fs
 assert_same "$WORK/data" "$MNT/org/model/@01000100/$(chunk_hash 0)"
 expect_errno ENOTEMPTY rmdir "$MNT/org/model/@01000100"
 rm "$MNT/org/model/@01000100/$(chunk_hash 0)"
-rmdir "$MNT/org/model/@01000100/prefix" "$MNT/org/model/@01000100" "$MNT/org/model"
+assert_eq .keys "$(ls -A "$prefix")" "what is in the empty prefix directory"
+rmdir "$prefix" "$MNT/org/model/@01000100" "$MNT/org/model"
 restart_fs
 [[ -d $MNT/org && ! -e $MNT/org/model ]] || fail "a removed directory is back"
 stop_fs

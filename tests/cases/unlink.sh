@@ -104,7 +104,7 @@ kill_fs
 start_fs --lookup-wait 1000
 wait_until 20 "it was tried" status_is l2.0.deletes_pending 1
 absent "${h[4]}"
-stop_fs || true
+stop_fs
 mend_l2 "${h[4]}"
 start_fs --lookup-wait 1000
 absent "${h[4]}"
