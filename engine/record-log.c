@@ -39,6 +39,7 @@ struct KvcRecordLog {
 	KvcRecordLogConfig config;
 	char *path;
 	pthread_t thread;
+	bool is_open; /* failures are not errors of the open any more */
 	bool is_running;
 
 	KvcMutex lock;
@@ -128,7 +129,7 @@ fail(KvcRecordLog *log, int error, uint64_t kept)
 {
 	__atomic_fetch_add(&log->errors, 1, __ATOMIC_RELAXED);
 	kvc_mutex_lock(&log->lock);
-	bool is_news = log->error != error;
+	bool is_news = log->is_open && log->error != error;
 	log->kept = log->error == 0 ? kept : MAX(log->kept, kept);
 	log->error = error;
 	log->is_rewriting = false;
@@ -332,6 +333,9 @@ load(KvcRecordLog *log, GError **error)
 		return false;
 	log->corrupt = reader.n_corrupt;
 	rewrite(log);
+	if (is_full(log->error))
+		g_warning("%s cannot be written: %s; it is tried again", log->path,
+			  g_strerror(-log->error));
 	if (log->error == 0 || is_full(log->error))
 		return true;
 	g_set_error(error, KVC_OPTIONS_ERROR, -log->error, "%s cannot be written: %s", log->path,
@@ -357,6 +361,7 @@ kvc_record_log_open(const KvcRecordLogConfig *config, GError **error)
 		return NULL;
 	}
 	log->config.progress = config->progress;
+	log->is_open = true;
 	return log;
 }
 
