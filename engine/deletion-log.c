@@ -20,6 +20,9 @@
  * a "gone" that is damaged later can make a replay delete too much: an object that is missing is a
  * miss, an object that returns is worse.
  *
+ * Only this engine's stores are meant: what another host has stored in a shared store since is
+ * deleted by a replay, as it would be by a deletion that took as long.
+ *
  * While the log fails, "gone" cannot be written. Where "delete" never came into the file either, no
  * replay can happen and nothing waits; else the store of that key waits until the log can be
  * written, or is given up as behind an adapter that does not delete.
