@@ -103,6 +103,9 @@ set_others(KvcfsInode *inode, const struct stat *attr, int to_set)
 		inode->uid = attr->st_uid;
 	if (to_set & FUSE_SET_ATTR_GID)
 		inode->gid = attr->st_gid;
+	if ((inode->kind == KVCFS_DIR || inode->kind == KVCFS_RANK) &&
+	    (to_set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
+		kvcfs_tree_update_locked(inode);
 	if (to_set & (FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW))
 		inode->mtime_ns = time_to_set(&attr->st_mtim, to_set & FUSE_SET_ATTR_MTIME_NOW);
 	if (to_set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW))

@@ -7,6 +7,7 @@
  * name (--lookup-wait).
  */
 
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
@@ -395,7 +396,10 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	inode->gid = ctx->gid;
 	if (inode->kind == KVCFS_PREFIX)
 		kvcfs_prefix_set_maker_locked(inode, ctx->pid);
+	if (dir->kind == KVCFS_DIR)
+		kvcfs_tree_remember_locked(inode);
 	pthread_mutex_unlock(&dir->fs->names);
+	kvcfs_dir_log_settle(dir->fs->dir_log);
 	kvcfs_reply_entry(req, inode);
 }
 
@@ -416,6 +420,7 @@ unlink_object(KvcfsInode *dir, const char *name)
 	}
 	pthread_mutex_unlock(&fs->names);
 	kvcfs_staging_object_removed(fs, key);
+	kvc_storage_manager_settle_deletions(fs->sm);
 	return 0;
 }
 
