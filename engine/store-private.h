@@ -67,6 +67,7 @@ struct KvcStoreRecord {
 	uint32_t delete_todo, delete_busy, delete_waiting;
 	uint64_t delete_order;
 	int error;     /* of the last store: 0 or -EIO */
+	bool has_none; /* the last store ended, and no adapter has its object */
 	GQueue *queue; /* the one that LINK is in, or NULL */
 	GList link;
 	KvcFlushWaiter *waiters;
@@ -92,6 +93,7 @@ struct KvcStoreRename {
 	uint32_t fresh; /* have the bytes of the object as OLD */
 	uint32_t purge; /* renamed what is not the object any more: NEW must go */
 	bool carries;	/* what FROM_BEFORE is storing is the object */
+	bool is_listed; /* among the deferred ones of a record */
 	bool is_kicked;
 	GList link;	 /* in renames */
 	GList kick_link; /* in kicked */

@@ -232,6 +232,7 @@ end_store(KvcStoreController *c, KvcStoreRecord *r)
 	KvcL1Object *object = g_steal_pointer(&r->object);
 	bool all_failed = r->failed && !r->stored;
 	r->error = all_failed ? -EIO : 0;
+	r->has_none = !r->stored && !deleting(r);
 	if (r->next != object)
 		kvc_l1_manager_set_clean(c->context->l1, object, !all_failed);
 	if (r->stored && !r->next && !r->before && !deleting(r) && c->policy->select_l1_deletion &&

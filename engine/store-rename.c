@@ -200,7 +200,8 @@ kvc_store_rename_submit(KvcStoreController *c, const KvcStoreMessage *message)
 	}
 	inherit(c, m->from_before, m->to);
 	inherit(c, m->to_before, m->to);
-	if (m->deferred)
+	m->is_listed = m->deferred != 0;
+	if (m->is_listed)
 		m->to->deferred = g_slist_prepend(m->to->deferred, m);
 	if (m->from_before)
 		kvc_store_record_advance(c, m->from_before);
@@ -409,17 +410,15 @@ kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r)
 {
 	if (!r->deferred || r->object || r->next)
 		return;
-	KvcObjectInfo info;
-	int rc = kvc_key_index_get(c->context->index, r->key, &info);
-	bool is_safe = rc < 0 || (info.tiers & ~KVC_TIER_L1);
 	GSList *renames = g_steal_pointer(&r->deferred);
 	for (GSList *link = renames; link; link = link->next) {
 		KvcStoreRename *m = link->data;
 		bool is_known = kvc_key_index_get(c->context->index, m->old_key, NULL) == 0;
-		if (!is_safe || is_known) /* a newer OLD is stored over it */
+		if (r->has_none || is_known) /* a newer OLD is stored over it */
 			give_up_deferred(c, m, !is_known);
 		m->todo |= m->deferred;
 		m->deferred = 0;
+		m->is_listed = false;
 		kvc_store_rename_kick(c, m);
 	}
 	g_slist_free(renames);
@@ -472,7 +471,8 @@ advance(KvcStoreController *c, KvcStoreRename *m)
 	uint32_t begin = m->todo & ~active(m->from_before) & ~active(m->to_before);
 	for (; begin; begin &= begin - 1)
 		begin_on_adapter(c, m, (size_t)__builtin_ctz(begin));
-	if (!kvc_store_rename_pending(m) && !m->from_before && !m->to_before) {
+	bool has_before = m->from_before || m->to_before;
+	if (!kvc_store_rename_pending(m) && !has_before && !m->is_listed) {
 		end(c, m);
 		return;
 	}
