@@ -70,6 +70,7 @@ struct KvcStoreRecord {
 	uint64_t delete_id;	 /* in the deletion log: of the newest deletion; 0: none */
 	uint64_t delete_order;
 	int error;     /* of the last store: 0 or -EIO */
+	bool has_none; /* the last store ended, and no adapter has its object */
 	GQueue *queue; /* the one that LINK is in, or NULL */
 	GList link;
 	KvcFlushWaiter *waiters;
@@ -180,8 +181,8 @@ struct KvcStoreController {
 	GQueue unsettled; /* records whose object had gone: the message that says why is on its way
 			   */
 	GQueue backoff[KVC_STORE_BACKOFFS];
-	GQueue renames;			     /* KvcStoreRename */
-	GQueue kicked;			     /* of these, some may have something to begin or end */
+	GQueue renames;	     /* KvcStoreRename */
+	GQueue kicked;	     /* of these, some may have something to begin or end */
 	GQueue syncing;	     /* targets whose confirmed deletion is not on disk, by position */
 	uint64_t log_synced; /* the deletion log is, up to here */
 	bool is_log_failing;

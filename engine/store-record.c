@@ -238,6 +238,7 @@ end_store(KvcStoreController *c, KvcStoreRecord *r)
 	KvcL1Object *object = g_steal_pointer(&r->object);
 	bool all_failed = r->failed && !r->stored;
 	r->error = all_failed ? -EIO : 0;
+	r->has_none = !r->stored && !deleting(r);
 	if (r->next != object)
 		kvc_l1_manager_set_clean(c->context->l1, object, !all_failed);
 	if (r->stored && !r->next && !r->before && !deleting(r) && c->policy->select_l1_deletion &&
@@ -357,6 +358,8 @@ kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t ad
 	KvcKeyIndex *index = c->context->index;
 	KvcL1Object *object = r->object;
 	uint32_t bit = 1u << adapter;
+	if (r->before) /* the index has another object by now */
+		return;
 	if (r->key->space != KVC_SPACE_CHUNK) {
 		if (r->next || (deleting(r) & bit) || !is_resident(c, object))
 			return;

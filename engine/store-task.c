@@ -168,8 +168,7 @@ finish_target(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int64_t 
 		r->stored |= bit;
 		kvc_stats_add(context->stats, stores_completed, 1);
 		kvc_store_rename_overwritten(c, r, adapter);
-		if (!r->before) /* else the index has another object by now */
-			kvc_store_record_note_stored(c, r, adapter);
+		kvc_store_record_note_stored(c, r, adapter);
 	} else {
 		kvc_store_record_fail(c, r, adapter, (int)result);
 	}

@@ -3,8 +3,8 @@
 /*
  * The directories above the objects: components of model names, which are the directories of plain
  * files too (DIR), and ranks (RANK). They appear when the engine knows a key below them, or by
- * mkdir, and stay until rmdir; those of mkdir also over a restart (tree-log.c). Only directories are
- * kept here: plain files are in the engine's index, under the scope of their directory.
+ * mkdir, and stay until rmdir; those of mkdir also over a restart (tree-log.c). Only directories
+ * are kept here: plain files are in the engine's index, under the scope of their directory.
  */
 
 #include "fs/dir-log.h"
