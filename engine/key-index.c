@@ -280,22 +280,29 @@ hide_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters)
 }
 
 void
-kvc_key_index_replace(KvcKeyIndex *index,
-		      KvcObjectKey *key,
-		      uint64_t bytes,
-		      const KvcObjectAttributes *attributes)
+kvc_key_index_replace_with(KvcKeyIndex *index,
+			   KvcObjectKey *key,
+			   uint64_t bytes,
+			   const KvcObjectAttributes *attributes)
 {
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);
 	Entry *entry = g_hash_table_lookup(shard->entries, key);
 	if (entry) {
-		hide_locked(shard, key, entry->tiers & ~KVC_TIER_L1);
-		entry->tiers = 0;
+		hide_locked(shard, key, (entry->tiers | entry->renaming) & ~KVC_TIER_L1);
+		entry->tiers = entry->renaming = 0;
 		update_locked(entry, KVC_TIER_L1, bytes, attributes);
 	}
 	kvc_mutex_unlock(&shard->lock);
 	if (!entry)
 		kvc_key_index_add_with(index, key, KVC_TIER_L1, bytes, attributes);
+}
+
+void
+kvc_key_index_replace(KvcKeyIndex *index, KvcObjectKey *key, uint64_t bytes, int64_t mtime_ns)
+{
+	KvcObjectAttributes attributes = {.mtime_ns = mtime_ns};
+	kvc_key_index_replace_with(index, key, bytes, &attributes);
 }
 
 /* ---- Removing ------------------------------------------------------------------------------ */
@@ -476,6 +483,32 @@ end_move_locked(Shard *shard, KvcObjectKey *key, uint32_t adapter)
 	return is_last;
 }
 
+/*
+ * What is hidden of OLD_KEY will be of NEW_KEY: an older version, renamed with the rest. OLD_KEY is
+ * hidden by the rename itself. Where NEW_KEY cannot be renamed over it is an older version now.
+ */
+static void
+hide_renamed_locked(Shard *from,
+		    Shard *to,
+		    KvcObjectKey *old_key,
+		    KvcObjectKey *new_key,
+		    uint32_t movable,
+		    uint32_t replaced)
+{
+	if (new_key->space == KVC_SPACE_CHUNK)
+		return;
+	uint32_t old_hidden = 0, new_hidden = 0;
+	if (from->hidden) {
+		old_hidden = GPOINTER_TO_UINT(g_hash_table_lookup(from->hidden, old_key));
+		g_hash_table_remove(from->hidden, old_key);
+	}
+	if (to->hidden) {
+		new_hidden = GPOINTER_TO_UINT(g_hash_table_lookup(to->hidden, new_key));
+		g_hash_table_remove(to->hidden, new_key);
+	}
+	hide_locked(to, new_key, (old_hidden & movable) | ((new_hidden | replaced) & ~movable));
+}
+
 /* Both orders' and both tables' locks are held. True: NEW_KEY is the first one of its scope. */
 static bool
 rekey_locked(KvcKeyIndex *index,
@@ -488,10 +521,9 @@ rekey_locked(KvcKeyIndex *index,
 	Shard *from = shard_of(index, old_key), *to = shard_of(index, new_key);
 	Entry *entry = g_hash_table_lookup(from->entries, old_key);
 	Entry *replaced = g_hash_table_lookup(to->entries, new_key);
-	uint32_t kept = 0;
+	hide_renamed_locked(from, to, old_key, new_key, movable,
+			    replaced ? replaced->tiers & ~KVC_TIER_L1 : 0);
 	if (replaced) {
-		/* What cannot be renamed over will be stored over, as by a commit. */
-		kept = replaced->tiers & ~(movable | KVC_TIER_L1);
 		steal_entry_locked(index, to, replaced);
 		entry_free(replaced);
 	}
@@ -501,7 +533,7 @@ rekey_locked(KvcKeyIndex *index,
 	kvc_object_key_unref(entry->key);
 	entry->key = kvc_object_key_ref(new_key);
 	entry->renaming = (entry->tiers | entry->renaming) & movable;
-	entry->tiers = kept | (is_resident ? KVC_TIER_L1 : 0);
+	entry->tiers = is_resident ? KVC_TIER_L1 : 0;
 	enter_locked(index, new_order, to, entry);
 	return new_order->n_live == 1;
 }
@@ -535,7 +567,7 @@ kvc_key_index_end_rename(KvcKeyIndex *index,
 			 KvcObjectKey *old_key,
 			 KvcObjectKey *new_key,
 			 uint32_t adapter,
-			 bool is_present)
+			 KvcRenameEnd end)
 {
 	Shard *from = shard_of(index, old_key);
 	kvc_mutex_lock(&from->lock);
@@ -549,9 +581,11 @@ kvc_key_index_end_rename(KvcKeyIndex *index,
 	bool is_last = end_move_locked(to, new_key, adapter);
 	Entry *entry = is_last ? g_hash_table_lookup(to->entries, new_key) : NULL;
 	if (entry) {
+		if (end == KVC_RENAME_PRESENT && !is_deleted_locked(to, new_key, adapter))
+			entry->tiers |= entry->renaming & adapter;
+		else if (end == KVC_RENAME_STALE && new_key->space != KVC_SPACE_CHUNK)
+			hide_locked(to, new_key, adapter);
 		entry->renaming &= ~adapter;
-		if (is_present && !is_deleted_locked(to, new_key, adapter))
-			entry->tiers |= adapter;
 		is_lost = !is_known(entry);
 	}
 	kvc_mutex_unlock(&to->lock);

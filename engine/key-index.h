@@ -36,10 +36,12 @@ void kvc_key_index_add_with(KvcKeyIndex *index,
  * L1 has a new version of KEY: what adapters have is the one before, and hidden until the new one
  * is stored there (kvc_key_index_unhide, then add).
  */
-void kvc_key_index_replace(KvcKeyIndex *index,
-			   KvcObjectKey *key,
-			   uint64_t bytes,
-			   const KvcObjectAttributes *attributes);
+void kvc_key_index_replace(KvcKeyIndex *index, KvcObjectKey *key, uint64_t bytes, int64_t mtime_ns);
+/* The same, with attributes as in kvc_key_index_add_with(). */
+void kvc_key_index_replace_with(KvcKeyIndex *index,
+				KvcObjectKey *key,
+				uint64_t bytes,
+				const KvcObjectAttributes *attributes);
 /* KEY is not, or no longer, in TIERS; calls key_lost when it was the last. */
 void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers);
 /*
@@ -61,16 +63,19 @@ void kvc_key_index_rename(KvcKeyIndex *index,
 			  bool is_resident,
 			  uint32_t adapters,
 			  uint32_t movable);
+/* What an adapter has as the new key after a rename: what OLD_KEY was known to be, nothing, or
+ * something else, which stays hidden until it is stored over (as after kvc_key_index_replace). */
+typedef enum { KVC_RENAME_PRESENT, KVC_RENAME_ABSENT, KVC_RENAME_STALE } KvcRenameEnd;
 /*
  * The rename ended on ADAPTER (one bit). NEW_KEY NULL: the adapter was none of the movable ones.
- * IS_PRESENT: it has the object as NEW_KEY. Another rename of the key may have begun: then that
+ * Another rename of the key may have begun: then that
  * one's end decides. Calls key_lost.
  */
 void kvc_key_index_end_rename(KvcKeyIndex *index,
 			      KvcObjectKey *old_key,
 			      KvcObjectKey *new_key,
 			      uint32_t adapter,
-			      bool is_present);
+			      KvcRenameEnd end);
 
 int kvc_key_index_get(KvcKeyIndex *index, const KvcObjectKey *key, KvcObjectInfo *info);
 size_t kvc_key_index_list(KvcKeyIndex *index,

@@ -41,7 +41,7 @@ kvc_store_attributes_changed(KvcStoreController *c, KvcObjectKey *key)
 void
 kvc_store_attributes_advance(KvcStoreController *c, KvcStoreRecord *r)
 {
-	uint32_t waits = r->todo | r->busy | r->waiting | r->attributes_busy |
+	uint32_t waits = r->todo | r->busy | r->waiting | r->attributes_busy | r->delete_syncing |
 			 kvc_store_record_deleting(r) | kvc_store_rename_blocks(r);
 	uint32_t begin = r->attributes_todo & ~waits;
 	r->attributes_todo &= ~begin;

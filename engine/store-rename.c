@@ -60,7 +60,8 @@ following(const KvcStoreRecord *r)
 static uint32_t
 work_of(const KvcStoreRecord *r)
 {
-	return r->todo | r->busy | r->waiting | r->attributes_busy | kvc_store_record_deleting(r);
+	return r->todo | r->busy | r->waiting | r->delete_syncing | r->attributes_busy |
+	       kvc_store_record_deleting(r);
 }
 
 uint32_t
@@ -249,9 +250,8 @@ kvc_store_rename_kick(KvcStoreController *c, KvcStoreRename *m)
 
 /* ---- On one adapter ------------------------------------------------------------------------ */
 
-/* The rename is over on the adapter A; IS_PRESENT: it has the object as NEW. */
 static void
-end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, bool is_present)
+end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd end)
 {
 	KvcKeyIndex *index = c->context->index;
 	KvcStoreTarget *t = &m->targets[a];
@@ -263,7 +263,7 @@ end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, bool is_prese
 	t->delete_tries = 0;
 	bool was_known = kvc_key_index_get(index, m->new_key, NULL) == 0;
 	kvc_key_index_end_rename(index, m->old_key, m->by_store & bit ? NULL : m->new_key, bit,
-				 is_present);
+				 end);
 	if (!was_known || kvc_key_index_get(index, m->new_key, NULL) == 0)
 		return;
 	kvc_stats_add(c->context->stats, renames_lost, 1);
@@ -281,7 +281,7 @@ begin_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a)
 	m->todo &= ~bit;
 	if (deletes && !ops_of(c, a)->delete_keys) {
 		kvc_stats_add(c->context->stats, deletes_unsupported, 1);
-		end_on_adapter(c, m, a, false);
+		end_on_adapter(c, m, a, KVC_RENAME_STALE);
 		return;
 	}
 	m->busy |= bit;
@@ -368,16 +368,19 @@ end_rename(KvcStoreController *c, KvcStoreRename *m, size_t a, int error)
 {
 	uint32_t bit = 1u << a;
 	bool is_object = error == 0 && (m->fd < 0 || (m->fresh & bit));
-	if (!is_object && !is_overwritten(c, m, bit)) {
+	bool is_stored = is_object || is_overwritten(c, m, bit);
+	/* A store of a chunk does not overwrite: all chunks of one hash are the same. */
+	if (!is_stored || (!is_object && m->new_key->space == KVC_SPACE_CHUNK)) {
 		m->purge |= bit;
 		m->todo |= bit;
 		return;
 	}
+	end_on_adapter(c, m, a, is_object ? KVC_RENAME_PRESENT : KVC_RENAME_STALE);
 	if (is_object && m->object && m->to->object == m->object) {
 		m->to->todo &= ~bit;
 		m->to->stored |= bit;
+		kvc_store_record_note_stored(c, m->to, a);
 	}
-	end_on_adapter(c, m, a, is_object);
 }
 
 void
@@ -390,7 +393,7 @@ kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message)
 	if (message->error < 0 && message->error != -ENOENT)
 		wait_on_adapter(c, m, a, message->error);
 	else if ((m->by_store | m->purge) & bit)
-		end_on_adapter(c, m, a, false);
+		end_on_adapter(c, m, a, KVC_RENAME_ABSENT);
 	else
 		end_rename(c, m, a, message->error);
 	kvc_store_rename_kick(c, m);
@@ -410,7 +413,7 @@ kvc_store_rename_overwritten(KvcStoreController *c, const KvcStoreRecord *r, siz
 		if (r != m->from || !(m->deferred & bit))
 			continue;
 		m->deferred &= ~bit;
-		end_on_adapter(c, m, adapter, false);
+		end_on_adapter(c, m, adapter, KVC_RENAME_ABSENT);
 		kvc_store_rename_kick(c, m);
 	}
 }
@@ -421,7 +424,7 @@ give_up_deferred(KvcStoreController *c, KvcStoreRename *m, bool is_failure)
 	while (m->deferred) {
 		size_t a = (size_t)__builtin_ctz(m->deferred);
 		m->deferred &= m->deferred - 1;
-		end_on_adapter(c, m, a, false);
+		end_on_adapter(c, m, a, KVC_RENAME_ABSENT);
 	}
 	if (!is_failure)
 		return;
@@ -437,14 +440,11 @@ kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r)
 {
 	if (!r->deferred || r->object || r->next)
 		return;
-	KvcObjectInfo info;
-	int rc = kvc_key_index_get(c->context->index, r->key, &info);
-	bool is_safe = rc < 0 || (info.tiers & ~KVC_TIER_L1);
 	GSList *renames = g_steal_pointer(&r->deferred);
 	for (GSList *link = renames; link; link = link->next) {
 		KvcStoreRename *m = link->data;
 		bool is_known = kvc_key_index_get(c->context->index, m->old_key, NULL) == 0;
-		if (!is_safe || is_known) /* a newer OLD is stored over it */
+		if (r->has_none || is_known) /* a newer OLD is stored over it */
 			give_up_deferred(c, m, !is_known);
 		m->todo |= m->deferred;
 		m->deferred = 0;

@@ -99,6 +99,9 @@ set_in_inode_locked(KvcfsInode *inode, const KvcObjectAttributes *attributes, un
 		inode->uid = attributes->uid;
 	if (which & KVC_ATTRIBUTE_GID)
 		inode->gid = attributes->gid;
+	if ((inode->kind == KVCFS_DIR || inode->kind == KVCFS_RANK) &&
+	    (which & (KVC_ATTRIBUTE_MODE | KVC_ATTRIBUTE_UID | KVC_ATTRIBUTE_GID)))
+		kvcfs_tree_update_locked(inode);
 	if (which & KVC_ATTRIBUTE_ATIME)
 		inode->atime_ns = attributes->atime_ns;
 	if (which & KVC_ATTRIBUTE_MTIME) {

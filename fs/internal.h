@@ -51,6 +51,8 @@
 	X(chains_saved, "Chains of prefix directories written to L1 and L2")                       \
 	X(chains_save_failed, "Chains that could not be written (tried again)")                    \
 	X(chains_load_failed, "Chains that could not be loaded in time")                           \
+	X(directory_log_errors, "Failed tries to write or sync the log of directories")            \
+	X(directory_log_corrupt, "Damaged records of the log of directories, left out")            \
 	X(interrupted, "Waiting requests whose caller was interrupted")                            \
 	X(backing_open_failed, "Passthrough registrations the kernel refused")
 
@@ -168,6 +170,7 @@ struct Kvcfs {
 	uint64_t l1_capacity_bytes;
 	KvcfsPendings *pendings;
 	KvcfsNotifier *notifier;
+	struct KvcfsDirLog *dir_log; /* NULL: directories are forgotten */
 
 	bool is_draining;	       /* Atomic */
 	unsigned n_redirects;	       /* Atomic */
@@ -290,6 +293,8 @@ int kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode 
 int kvcfs_tree_rmdir(KvcfsInode *dir, const char *name);
 /* The RANK or DIR inode of SCOPE, not referenced; NULL when the tree does not have it. */
 KvcfsInode *kvcfs_tree_find_dir_locked(Kvcfs *fs, KvcKeyScope *scope);
+/* The path of a directory of the tree below the mount's root, "" for the root (transfer full). */
+char *kvcfs_tree_path_of(const KvcfsInode *dir);
 /* All children of a DIR, referenced (transfer full). */
 GPtrArray *kvcfs_tree_list(KvcfsInode *dir);
 /* All DIR and RANK inodes at or below INODE (one of them), referenced (transfer full). */
@@ -297,6 +302,20 @@ GPtrArray *kvcfs_tree_dirs_below(KvcfsInode *inode);
 /* The inode of a directory path relative to the mount's root (transfer full), or NULL. For
  * control.c. */
 KvcfsInode *kvcfs_tree_resolve(Kvcfs *fs, const char *const *components, size_t n);
+
+/* ---- tree-log.c: directories that outlive the mount ------------------------------------------ */
+
+/* Opens the log at PATH (NULL: none) as fs->dir_log; false with ERROR set. */
+bool kvcfs_tree_open_log(Kvcfs *fs, const char *path, GError **error);
+/* Makes what is in the log again. Before the session. */
+void kvcfs_tree_restore(Kvcfs *fs);
+/*
+ * mkdir made the directory INODE; its mode or owner changed; it was removed. Then, without locks,
+ * kvcfs_dir_log_settle() before the answer.
+ */
+void kvcfs_tree_remember_locked(KvcfsInode *inode);
+void kvcfs_tree_update_locked(KvcfsInode *inode);
+void kvcfs_tree_forget_locked(KvcfsInode *inode);
 
 /* ---- commit-wait.c: names whose writer has closed -------------------------------------------- */
 

@@ -7,6 +7,7 @@
  * name (--lookup-wait).
  */
 
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
@@ -391,11 +392,17 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	}
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
 	struct stat owner = {.st_uid = ctx->uid, .st_gid = ctx->gid};
-	kvcfs_attr_set(inode, &owner, FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID);
+	if (inode->kind == KVCFS_PREFIX) /* its chain carries them */
+		kvcfs_attr_set(inode, &owner, FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID);
 	pthread_mutex_lock(&dir->fs->names);
+	inode->uid = ctx->uid;
+	inode->gid = ctx->gid;
 	if (inode->kind == KVCFS_PREFIX)
 		kvcfs_prefix_set_maker_locked(inode, ctx->pid);
+	if (dir->kind == KVCFS_DIR)
+		kvcfs_tree_remember_locked(inode);
 	pthread_mutex_unlock(&dir->fs->names);
+	kvcfs_dir_log_settle(dir->fs->dir_log);
 	kvcfs_reply_entry(req, inode);
 }
 
@@ -416,6 +423,7 @@ unlink_object(KvcfsInode *dir, const char *name)
 	}
 	pthread_mutex_unlock(&fs->names);
 	kvcfs_staging_object_removed(fs, key);
+	kvc_storage_manager_settle_deletions(fs->sm);
 	return 0;
 }
 

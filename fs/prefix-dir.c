@@ -126,6 +126,7 @@ kvcfs_prefix_rmdir(KvcfsInode *rank, const char *name)
 	if (rc == 0)
 		kvc_storage_manager_delete(fs->sm, prefix->key);
 	pthread_mutex_unlock(&fs->save_lock);
+	kvc_storage_manager_settle_deletions(fs->sm);
 	kvcfs_inode_unref(prefix, was_dirty ? 2 : 1);
 	return rc;
 }

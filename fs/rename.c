@@ -10,6 +10,7 @@
  * the inode (kvcfs_inode_retire), and a look that finds nothing is repeated when they have changed.
  */
 
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
@@ -176,11 +177,14 @@ rename_directory(KvcfsInode *dir,
 	g_autofree char *path = kvcfs_tree_path(new_dir, new_name);
 	pthread_mutex_lock(&fs->names);
 	rc = move_tree_locked(child, path);
-	if (rc == 0)
+	if (rc == 0) {
 		kvcfs_tree_move_locked(child, new_dir, new_name);
-	else
+		kvcfs_dir_log_rename(fs->dir_log, old_path, path);
+	} else {
 		move_tree_locked(child, old_path);
+	}
 	pthread_mutex_unlock(&fs->names);
+	kvcfs_dir_log_settle(fs->dir_log);
 	return rc;
 }
 

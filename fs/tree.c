@@ -3,10 +3,11 @@
 /*
  * The directories above the objects: components of model names, which are the directories of plain
  * files too (DIR), and ranks (RANK). They appear when the engine knows a key below them, or by
- * mkdir, and stay until rmdir. Only directories are kept here: plain files are in the engine's
- * index, under the scope of their directory.
+ * mkdir, and stay until rmdir; those of mkdir also over a restart (tree-log.c). Only directories
+ * are kept here: plain files are in the engine's index, under the scope of their directory.
  */
 
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
@@ -127,6 +128,13 @@ has_file(KvcfsInode *dir, const char *name)
 	return found;
 }
 
+char *
+kvcfs_tree_path_of(const KvcfsInode *dir)
+{
+	return dir->kind == KVCFS_DIR ? g_strdup(dir->scope->model_name)
+				      : kvcfs_tree_path(dir->parent, dir->name);
+}
+
 int
 kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode **out)
 {
@@ -186,14 +194,17 @@ kvcfs_tree_rmdir(KvcfsInode *dir, const char *name)
 		rc = -ENOTEMPTY;
 	if (rc == 0) {
 		g_hash_table_remove(dir->children, name);
+		kvcfs_tree_forget_locked(child);
 		child->is_unlinked = true;
 		g_hash_table_remove(fs->dirs, child->scope);
 		/* A key of the scope that comes back brings the directory back. */
 		fs->scopes_seen = 0;
 	}
 	pthread_mutex_unlock(&fs->names);
-	if (rc == 0)
+	if (rc == 0) {
 		kvcfs_inode_unref(child, 1);
+		kvcfs_dir_log_settle(fs->dir_log);
+	}
 	return rc;
 }
 

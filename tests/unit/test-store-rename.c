@@ -14,6 +14,8 @@ static Two
 two_new(size_t n_adapters)
 {
 	Two t = {.b = bench_new(n_adapters, CAPACITY, &everywhere)};
+	kvc_key_scope_unref(t.b.env->scope);
+	t.b.env->scope = kvc_key_scope_new_plain("directory", NULL);
 	t.old_key = key_new(t.b.env, 1);
 	t.new_key = key_new(t.b.env, 2);
 	return t;
