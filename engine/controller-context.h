@@ -22,6 +22,8 @@ typedef struct KvcAdapterSlot {
 	uint64_t renames_pending, renames_failing;
 } KvcAdapterSlot;
 
+struct KvcDeletionLog;
+
 typedef struct KvcControllerContext {
 	KvcL1Manager *l1;
 	KvcKeyIndex *index;
@@ -30,6 +32,7 @@ typedef struct KvcControllerContext {
 	KvcAdapterDescriptor *descriptors;
 	size_t n_adapters;
 	uint64_t l1_capacity_bytes;
+	struct KvcDeletionLog *deletions; /* NULL: none is kept */
 } KvcControllerContext;
 
 /* Adapters that can rename (bits). */

@@ -52,6 +52,9 @@
 	X(rename_errors,                                                                           \
 	  "Tries to rename that an adapter failed with an error, or renames given up")             \
 	X(renames_lost, "Renamed objects that no tier had any more")                               \
+	X(deletes_replayed, "Deletions that an earlier run left, submitted again")                 \
+	X(deletion_log_errors, "Failed tries to write or sync the log of deletions")               \
+	X(deletion_log_corrupt, "Damaged records of the log of deletions, left out")               \
 	X(listed_keys, "Keys found in L2 by the listing at the start")                             \
 	X(list_failed, "Listings of an adapter that ended with an error")
 

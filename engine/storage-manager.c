@@ -4,6 +4,7 @@
 
 #include "kvcache/storage-manager.h"
 
+#include "engine/deletion-log.h"
 #include "engine/eviction-controller.h"
 #include "engine/prefetch-controller.h"
 #include "engine/storage-manager-private.h"
@@ -136,6 +137,12 @@ build(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **err
 	if (!find_policies(sm, config, error) || !open_adapters(sm, config->l2_adapters, error) ||
 	    !build_l1(sm, config, error))
 		return false;
+	if (config->deletion_log) {
+		sm->context.deletions =
+			kvc_deletion_log_open(config->deletion_log, &sm->context, error);
+		if (!sm->context.deletions)
+			return false;
+	}
 	sm->store = kvc_store_controller_new(&sm->context, sm->store_policy, error);
 	if (!sm->store)
 		return false;
@@ -143,6 +150,15 @@ build(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **err
 		&sm->context, sm->prefetch_policy,
 		config->prefetch_max_in_flight ? config->prefetch_max_in_flight : 8, error);
 	return sm->prefetch != NULL;
+}
+
+/* Before the listings start, which would make the key known again. */
+static void
+replay_deletion(void *user, KvcObjectKey *key, size_t adapter, uint64_t id)
+{
+	KvcStorageManager *sm = user;
+	kvc_key_index_hide(sm->context.index, key, 1u << adapter);
+	kvc_store_controller_submit_logged_delete(sm->store, key, 1u << adapter, id);
 }
 
 KvcStorageManager *
@@ -158,6 +174,7 @@ kvc_storage_manager_new(const KvcStorageManagerConfig *config, GError **error)
 		return NULL;
 	}
 	kvc_eviction_controller_start(sm->eviction);
+	kvc_deletion_log_replay(sm->context.deletions, replay_deletion, sm);
 	kvc_store_controller_start(sm->store);
 	kvc_prefetch_controller_start(sm->prefetch);
 	kvc_listing_start(sm);
@@ -189,8 +206,11 @@ kvc_storage_manager_free(KvcStorageManager *sm)
 	}
 	if (sm->store) {
 		kvc_store_controller_stop(sm->store);
+		kvc_deletion_log_free(sm->context.deletions); /* it calls the controller */
+		sm->context.deletions = NULL;
 		kvc_store_controller_free(sm->store);
 	}
+	kvc_deletion_log_free(sm->context.deletions);
 	close_adapters(sm);
 	if (sm->context.l1)
 		kvc_l1_manager_free(sm->context.l1);
@@ -345,10 +365,12 @@ kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key)
 	uint32_t adapters = (1u << sm->context.n_adapters) - 1;
 	if (kvc_key_index_get(sm->context.index, key, NULL) < 0)
 		return -ENOENT;
+	/* First: what confirms an older deletion must not unhide the key after we hid it. */
+	uint64_t id = kvc_deletion_log_add(sm->context.deletions, key, adapters);
 	kvc_key_index_hide(sm->context.index, key, adapters);
 	kvc_l1_manager_delete(sm->context.l1, key, true);
 	if (adapters)
-		kvc_store_controller_submit_delete(sm->store, key, adapters);
+		kvc_store_controller_submit_logged_delete(sm->store, key, adapters, id);
 	return 0;
 }
 
@@ -408,6 +430,12 @@ kvc_storage_manager_await_rename(KvcStorageManager *sm,
 		kvc_store_controller_await_rename(sm->store, key, done, user);
 }
 
+void
+kvc_storage_manager_settle_deletions(KvcStorageManager *sm)
+{
+	kvc_deletion_log_settle(sm->context.deletions);
+}
+
 int
 kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key)
 {
@@ -453,6 +481,14 @@ kvc_storage_manager_flush(KvcStorageManager *sm,
 	Flush *flush = g_new(Flush, 1);
 	*flush = (Flush){sm, kvc_object_key_ref(key), done, user};
 	kvc_store_controller_flush(sm->store, key, flush_done, flush);
+}
+
+void
+kvc_storage_manager_sync_deletions(KvcStorageManager *sm,
+				   void (*done)(void *user, int error),
+				   void *user)
+{
+	kvc_deletion_log_sync(sm->context.deletions, done, user);
 }
 
 int

@@ -6,6 +6,7 @@
  * deletions, flushes, and the results of the deletion threads. All records belong to the thread.
  */
 
+#include "engine/deletion-log.h"
 #include "engine/store-private.h"
 #include "kvcache/io.h"
 
@@ -82,10 +83,20 @@ on_renamed(KvcL1ManagerListener *l,
 void
 kvc_store_controller_submit_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters)
 {
+	kvc_store_controller_submit_logged_delete(c, key, adapters, 0);
+}
+
+void
+kvc_store_controller_submit_logged_delete(KvcStoreController *c,
+					  KvcObjectKey *key,
+					  uint32_t adapters,
+					  uint64_t id)
+{
 	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
 	message->type = KVC_STORE_MESSAGE_DELETE;
 	message->key = kvc_object_key_ref(key);
 	message->adapters = adapters;
+	message->delete_id = id;
 	if (!kvc_store_controller_post(c, message)) {
 		kvc_object_key_unref(message->key);
 		g_free(message);
@@ -138,9 +149,13 @@ kvc_store_controller_drain(KvcStoreController *c, int64_t timeout_ns)
 	int64_t now = kvc_now_ns();
 	int64_t deadline = now + MIN(timeout_ns, INT64_MAX - now);
 	int rc = 0;
+	kvc_deletion_log_request_sync(c->context->deletions);
 	kvc_mutex_lock(&c->lock);
+	if (c->n_drains++ == 0 && !c->is_idle)
+		kvc_eventfd_signal(c->event_fd);
 	while (!c->is_idle && !c->is_stopping && rc == 0)
 		rc = kvc_cond_wait_until(&c->idle, &c->lock, deadline);
+	c->n_drains--;
 	bool is_idle = c->is_idle;
 	kvc_mutex_unlock(&c->lock);
 	return is_idle ? 0 : -ETIMEDOUT;
@@ -157,6 +172,7 @@ handle_message(KvcStoreController *c, KvcStoreMessage *message)
 		break;
 	case KVC_STORE_MESSAGE_DELETE:
 		kvc_store_record_delete(c, message->key, message->adapters);
+		kvc_store_logged_note(c, message->key, message->delete_id);
 		break;
 	case KVC_STORE_MESSAGE_FLUSH:
 		kvc_store_record_flush(c, message->key, message->waiter);
@@ -169,6 +185,9 @@ handle_message(KvcStoreController *c, KvcStoreMessage *message)
 		break;
 	case KVC_STORE_MESSAGE_RENAMED:
 		kvc_store_rename_done(c, message);
+		break;
+	case KVC_STORE_MESSAGE_SYNCED:
+		kvc_store_logged_synced(c, message->position, message->error);
 		break;
 	}
 }
@@ -206,7 +225,9 @@ static void
 tell_idle(KvcStoreController *c)
 {
 	kvc_mutex_lock(&c->lock);
-	c->is_idle = c->messages.length == 0 && g_hash_table_size(c->records) == 0;
+	c->is_idle =
+		c->messages.length == 0 && (g_hash_table_size(c->records) == 0 ||
+					    (c->n_drains > 0 && kvc_store_logged_may_leave_all(c)));
 	if (c->is_idle)
 		pthread_cond_broadcast(&c->idle);
 	kvc_mutex_unlock(&c->lock);
@@ -311,6 +332,7 @@ kvc_store_controller_start(KvcStoreController *c)
 		if (ops->delete_keys || ops->rename_key)
 			c->deleters[a] = kvc_store_deleter_start(c, a);
 	}
+	kvc_store_logged_start(c);
 	c->is_running = pthread_create(&c->thread, NULL, store_thread, c) == 0;
 	g_assert(c->is_running);
 }

@@ -35,6 +35,11 @@ void kvc_store_controller_free(KvcStoreController *c);
  * thread. */
 void
 kvc_store_controller_submit_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters);
+/* The same for a deletion that has ID in the deletion log (0: it is not there). */
+void kvc_store_controller_submit_logged_delete(KvcStoreController *c,
+					       KvcObjectKey *key,
+					       uint32_t adapters,
+					       uint64_t id);
 /*
  * DONE(user, error) when every store and deletion of KEY that was submitted before has ended: 0, or
  * -EIO when the last store failed on every target; at once when there is nothing to wait for.
@@ -49,8 +54,10 @@ void kvc_store_controller_await_rename(KvcStoreController *c,
 				       KvcObjectKey *key,
 				       void (*done)(void *user, int error),
 				       void *user);
-/* Waits until nothing is queued or in flight: 0 or -ETIMEDOUT. Blocks; any thread but the
- * controller's. */
+/*
+ * Waits until nothing is queued or in flight, but for deletions that fail and are in the deletion
+ * log: 0 or -ETIMEDOUT. Blocks; any thread but the controller's.
+ */
 int kvc_store_controller_drain(KvcStoreController *c, int64_t timeout_ns);
 
 #endif

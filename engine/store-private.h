@@ -6,7 +6,7 @@
  * The parts of the StoreController: store-controller.c has the thread and its messages,
  * store-record.c the order of what happens to one key, store-rename.c what links two of them,
  * store-task.c batches and their completion, store-deleter.c the threads in which adapters delete
- * and rename.
+ * and rename, store-logged.c the log of deletions.
  */
 
 #include "engine/lock.h"
@@ -33,8 +33,9 @@ typedef struct KvcStoreRename KvcStoreRename;
 typedef struct KvcStoreTarget {
 	KvcStoreRecord *record; /* or NULL: */
 	KvcStoreRename *rename;
-	GList link; /* in a back-off queue */
+	GList link; /* in a back-off queue, or in the one of those that wait for the log */
 	int64_t due_ns;
+	uint64_t sync_position; /* in the deletion log: of the last confirmation */
 	uint8_t adapter;
 	uint8_t store_tries;	/* failed ones */
 	uint8_t delete_tries;	/* failed ones */
@@ -65,6 +66,8 @@ struct KvcStoreRecord {
 	uint32_t todo, busy, waiting;
 	uint32_t stored, failed; /* how it ended */
 	uint32_t delete_todo, delete_busy, delete_waiting;
+	uint32_t delete_syncing; /* confirmed, but that is not on disk yet */
+	uint64_t delete_id;	 /* in the deletion log: of the newest deletion; 0: none */
 	uint64_t delete_order;
 	int error;     /* of the last store: 0 or -EIO */
 	bool has_none; /* the last store ended, and no adapter has its object */
@@ -130,6 +133,7 @@ typedef enum {
 	KVC_STORE_MESSAGE_DELETED,
 	KVC_STORE_MESSAGE_RENAME,
 	KVC_STORE_MESSAGE_RENAMED,
+	KVC_STORE_MESSAGE_SYNCED,
 } KvcStoreMessageType;
 
 typedef struct KvcStoreMessage {
@@ -140,11 +144,14 @@ typedef struct KvcStoreMessage {
 	KvcObjectKey *new_key;	/* RENAME */
 	KvcStoreRename *rename; /* RENAMED */
 	uint32_t adapters;	/* DELETE */
+	uint64_t delete_id;	/* DELETE: in the deletion log */
 	KvcFlushWaiter *waiter; /* FLUSH */
 	size_t adapter;		/* DELETED, RENAMED */
 	GPtrArray *keys;
 	KvcBitmap *deleted;
-	int error; /* the adapter's: RENAMED, or of those that are not deleted */
+	/* The adapter's: RENAMED, or of those that are not deleted; SYNCED: the log's. */
+	int error;
+	uint64_t position; /* SYNCED: all up to here */
 } KvcStoreMessage;
 
 typedef struct KvcStoreDeleter KvcStoreDeleter;
@@ -164,6 +171,7 @@ struct KvcStoreController {
 	pthread_cond_t idle;
 	/* Protected by lock. */
 	GQueue messages;
+	unsigned n_drains; /* going on */
 	bool is_idle;
 	bool is_stopping;
 
@@ -173,8 +181,11 @@ struct KvcStoreController {
 	GQueue unsettled; /* records whose object had gone: the message that says why is on its way
 			   */
 	GQueue backoff[KVC_STORE_BACKOFFS];
-	GQueue renames;			     /* KvcStoreRename */
-	GQueue kicked;			     /* of these, some may have something to begin or end */
+	GQueue renames;	     /* KvcStoreRename */
+	GQueue kicked;	     /* of these, some may have something to begin or end */
+	GQueue syncing;	     /* targets whose confirmed deletion is not on disk, by position */
+	uint64_t log_synced; /* the deletion log is, up to here */
+	bool is_log_failing;
 	GQueue open;			     /* KvcStoreTask, being put together */
 	GQueue refused;			     /* KvcStoreTask that the adapter did not take */
 	GHashTable *tasks[KVC_MAX_ADAPTERS]; /* in flight, by id */
@@ -198,6 +209,8 @@ void kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWa
 void kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message);
 /* Begins whatever can be begun for R, answers its waiters, frees it when nothing is left. */
 void kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r);
+/* Adapters on which R may not store now. */
+uint32_t kvc_store_record_blocked(const KvcStoreRecord *r);
 /* R's object is on ADAPTER: the index learns it. */
 void kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
 /* The store of R's object on ADAPTER failed with -errno: again after a while, or never. */
@@ -250,6 +263,23 @@ void kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r);
 void kvc_store_process_ready(KvcStoreController *c);
 void kvc_store_drain_completions(KvcStoreController *c, size_t adapter);
 void kvc_store_fail_refused(KvcStoreController *c);
+
+/* store-logged.c; nothing happens there without a deletion log. */
+void kvc_store_logged_start(KvcStoreController *c);
+/* The newest deletion of KEY, just submitted, has this ID in the log. */
+void kvc_store_logged_note(KvcStoreController *c, const KvcObjectKey *key, uint64_t id);
+/* ADAPTER has confirmed R's deletion: unhides the key, holds stores back until the log has it. */
+void kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
+/* R waits for the log no more, on these adapters. */
+void kvc_store_logged_forget(KvcStoreController *c, KvcStoreRecord *r, uint32_t adapters);
+/* A store that is held back makes the log sync at once. */
+void kvc_store_logged_hurry(KvcStoreController *c, const KvcStoreRecord *r);
+void kvc_store_logged_synced(KvcStoreController *c, uint64_t position, int error);
+/*
+ * Is what is left nothing that a drain need wait for? Deletions that fail and are in the log, and
+ * confirmations that the log cannot write.
+ */
+bool kvc_store_logged_may_leave_all(KvcStoreController *c);
 
 /* store-deleter.c */
 KvcStoreDeleter *kvc_store_deleter_start(KvcStoreController *c, size_t adapter);

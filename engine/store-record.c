@@ -35,11 +35,17 @@ all_adapters(const KvcStoreController *c)
 
 #define deleting kvc_store_record_deleting
 
-/* Adapters on which R may not store now. */
+/* Where a deletion has to end, and to be on disk in the log, before anything else. */
 static uint32_t
-blocked(const KvcStoreRecord *r)
+blocked_by_deletion(const KvcStoreRecord *r)
 {
-	return deleting(r) | kvc_store_rename_blocks(r);
+	return deleting(r) | r->delete_syncing;
+}
+
+uint32_t
+kvc_store_record_blocked(const KvcStoreRecord *r)
+{
+	return blocked_by_deletion(r) | kvc_store_rename_blocks(r);
 }
 
 /* The index of the lowest bit; takes it out. */
@@ -246,7 +252,7 @@ static void
 give_up_blocked(KvcStoreController *c, KvcStoreRecord *r)
 {
 	uint32_t stuck = kvc_store_rename_stuck(r);
-	uint32_t waits = r->todo & (deleting(r) | stuck);
+	uint32_t waits = r->todo & (blocked_by_deletion(r) | stuck);
 	while (waits) {
 		size_t a = take_bit(&waits);
 		if (r->targets[a].delete_tries < KVC_STORE_BLOCKED_TRIES && !(stuck & (1u << a)))
@@ -267,7 +273,7 @@ advance_stores(KvcStoreController *c, KvcStoreRecord *r)
 			break;
 		begin_store(c, r);
 	}
-	if (r->todo & ~blocked(r))
+	if (r->todo & ~kvc_store_record_blocked(r))
 		enter_ready(c, r);
 	else if (r->queue == &c->ready)
 		leave_queue(r);
@@ -376,6 +382,7 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 	}
 	cancel_store(c, r);
 	r->error = 0;
+	kvc_store_logged_forget(c, r, adapters);
 	if (!deleting(r))
 		r->delete_order = ++c->last_order;
 	uint32_t begun = adapters & all_adapters(c) & ~deleting(r);
@@ -393,7 +400,7 @@ begin_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 	if (!c->context->adapters[adapter].adapter->ops->delete_keys) {
 		kvc_stats_add(c->context->stats, deletes_unsupported, 1);
 		count_pending(c, adapter, -1);
-		kvc_key_index_unhide(c->context->index, r->key, bit);
+		kvc_store_logged_confirm(c, r, adapter);
 		return;
 	}
 	if (r->targets[adapter].delete_tries == 0)
@@ -434,8 +441,7 @@ end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_del
 	if (r->delete_todo & bit)
 		return;
 	count_pending(c, adapter, -1);
-	if (!kvc_store_rename_is_deleted_later(r, bit))
-		kvc_key_index_unhide(c->context->index, r->key, bit);
+	kvc_store_logged_confirm(c, r, adapter);
 }
 
 void
@@ -505,13 +511,14 @@ kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r)
 		return;
 	advance_deletes(c, r);
 	advance_stores(c, r);
+	kvc_store_logged_hurry(c, r);
 	if (r->before) {
 		kvc_store_rename_kick(c, r->before);
 		return;
 	}
 	kvc_store_rename_settle(c, r);
 	answer_waiters(c, r);
-	if (!r->object && !r->next && !deleting(r) && !r->after) {
+	if (!r->object && !r->next && !blocked_by_deletion(r) && !r->after) {
 		g_hash_table_remove(c->records, r->key);
 		kvc_store_record_free(c, r, 0);
 	}
@@ -537,7 +544,7 @@ kvc_store_record_seal(KvcStoreController *c, KvcObjectKey *key, KvcStoreRename *
 bool
 kvc_store_record_is_over(const KvcStoreRecord *r)
 {
-	return !r->object && !deleting(r) && !r->after;
+	return !r->object && !blocked_by_deletion(r) && !r->after;
 }
 
 void
@@ -556,6 +563,7 @@ kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_erro
 {
 	g_assert(!r->busy);
 	leave_queue(r);
+	kvc_store_logged_forget(c, r, UINT32_MAX);
 	for (size_t a = 0; a < c->context->n_adapters; a++)
 		kvc_store_disarm(c, &r->targets[a]);
 	uint32_t unfinished = deleting(r);

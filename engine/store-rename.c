@@ -60,7 +60,7 @@ following(const KvcStoreRecord *r)
 static uint32_t
 work_of(const KvcStoreRecord *r)
 {
-	return r->todo | r->busy | r->waiting | kvc_store_record_deleting(r);
+	return r->todo | r->busy | r->waiting | r->delete_syncing | kvc_store_record_deleting(r);
 }
 
 uint32_t

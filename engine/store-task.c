@@ -138,8 +138,7 @@ kvc_store_process_ready(KvcStoreController *c)
 {
 	KvcStoreRecord *r;
 	while ((r = g_queue_peek_head(&c->ready))) {
-		uint32_t targets =
-			r->todo & ~kvc_store_record_deleting(r) & ~kvc_store_rename_blocks(r);
+		uint32_t targets = r->todo & ~kvc_store_record_blocked(r);
 		uint64_t bytes = charge(r) * (uint64_t)__builtin_popcount(targets);
 		if (c->bytes_in_flight > 0 &&
 		    c->bytes_in_flight + bytes > KVC_STORE_BYTES_IN_FLIGHT)

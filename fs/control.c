@@ -3,6 +3,7 @@
 /* The files of .kvcache: texts made when they are opened, and paths written to be acted on. */
 
 #include "config.h"
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
@@ -36,11 +37,17 @@ status_text(Kvcfs *fs)
 	kvc_storage_manager_report_status(fs->sm, append_line, engine);
 	/* Health comes first, then how the mount does its I/O. */
 	char *rest = strchr(engine->str, '\n');
-	g_string_append_len(text, engine->str, rest + 1 - engine->str);
+	KvcRecordLogStatus log;
+	kvcfs_dir_log_get_status(fs->dir_log, &log);
+	if (log.error && g_str_has_prefix(engine->str, "health ok\n"))
+		append_line(text, "health", "degraded");
+	else
+		g_string_append_len(text, engine->str, rest + 1 - engine->str);
 	append_line(text, "version", KVC_VERSION);
 	append_line(text, "io_mode", fs->is_passthrough ? "passthrough" : "direct");
 	append_line(text, "draining",
 		    __atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED) ? "yes" : "no");
+	append_line(text, "directory_log", log.error ? g_strerror(-log.error) : "ok");
 	g_string_append(text, rest + 1);
 	g_string_free(engine, TRUE);
 	return text;
@@ -165,13 +172,15 @@ act_flush(fuse_req_t req, Kvcfs *fs, GPtrArray *keys, size_t size)
 {
 	Flush *flush = g_new0(Flush, 1);
 	flush->size = size;
-	flush->refs = (int)keys->len + 2;
-	flush->left = (int)keys->len + 1;
+	flush->refs = (int)keys->len + 4;
+	flush->left = (int)keys->len + 3;
 	flush->pending =
 		kvcfs_pending_new(fs->pendings, req, kvcfs_now_ns() + fs->config.load_timeout_ns,
 				  answer_flush, flush);
 	for (guint i = 0; i < keys->len; i++)
 		kvc_storage_manager_flush(fs->sm, keys->pdata[i], flush_one_done, flush);
+	kvc_storage_manager_sync_deletions(fs->sm, flush_one_done, flush);
+	kvcfs_dir_log_sync(fs->dir_log, flush_one_done, flush);
 	flush_one_done(flush, 0);
 }
 
@@ -200,6 +209,12 @@ mode_t
 kvcfs_control_mode(int control)
 {
 	return controls[control].mode;
+}
+
+bool
+kvcfs_is_control_root(const KvcfsInode *dir, const char *name)
+{
+	return dir == dir->fs->root && strcmp(name, KVCFS_CONTROL_DIR) == 0;
 }
 
 KvcfsInode *

@@ -13,7 +13,11 @@
 
 /* The loads of a prefix directory begin at the first open of an entry, or after this. */
 #define START_LOADS_NS (50 * INT64_C(1000000))
-/* Offsets of directories and of temporary names; those of keys are their sequences, far below. */
+/*
+ * Offsets of prefix directories, of other directories and of temporary names; those of objects are
+ * their sequences, far below.
+ */
+#define PREFIX_OFFSET (INT64_C(1) << 60)
 #define CHILD_OFFSET (INT64_C(1) << 61)
 #define TEMP_OFFSET (INT64_C(1) << 62)
 #define PAGE 64
@@ -216,7 +220,9 @@ add_entry(Listing *listing, const char *name, uint64_t ino, mode_t mode, off_t n
 static bool
 add_dots(Listing *listing, const KvcfsInode *dir, off_t off)
 {
+	pthread_mutex_lock(&dir->fs->names);
 	uint64_t above = dir->parent ? dir->parent->ino : dir->ino;
+	pthread_mutex_unlock(&dir->fs->names);
 	if (off < 1 && !add_entry(listing, ".", dir->ino, S_IFDIR, 1))
 		return false;
 	return off >= 2 || add_entry(listing, "..", above, S_IFDIR, 2);
@@ -282,29 +288,30 @@ is_listed(KvcfsInode *dir, const KvcObjectKey *key, const char *name, uint64_t b
 }
 
 static bool
-list_key(Listing *listing, KvcfsInode *dir, const KvcListEntry *entry)
+list_key(Listing *listing, KvcfsInode *dir, const KvcListEntry *entry, off_t base)
 {
 	const KvcObjectKey *key = entry->key;
 	g_autofree char *name = kvcfs_key_to_name(key);
 	mode_t type = key->space == KVC_SPACE_PREFIX ? S_IFDIR : S_IFREG;
 	return !is_listed(dir, key, name, entry->info.bytes) ||
-	       add_entry(listing, name, key->hash, type, (off_t)entry->info.sequence);
+	       add_entry(listing, name, kvcfs_key_ino(key), type,
+			 base + (off_t)entry->info.sequence);
 }
 
-/* true: all keys fit. */
+/* The keys of SPACES (bits), whose offsets begin at BASE. true: all fit. */
 static bool
-list_keys(Listing *listing, KvcfsInode *dir, off_t off)
+list_keys(Listing *listing, KvcfsInode *dir, unsigned spaces, off_t base, off_t off)
 {
-	uint64_t after = (uint64_t)off; /* sequences begin above those of "." and ".." */
+	/* Sequences begin above those of "." and "..". */
+	uint64_t after = (uint64_t)MAX(off - base, 0);
 	bool fits = true;
 	size_t n;
 	do {
 		KvcListEntry entries[PAGE];
-		n = kvc_storage_manager_list(dir->fs->sm, dir->scope, UINT32_MAX, after, entries,
-					     PAGE);
+		n = kvc_storage_manager_list(dir->fs->sm, dir->scope, spaces, after, entries, PAGE);
 		for (size_t i = 0; i < n; i++) {
 			after = entries[i].info.sequence;
-			fits = fits && list_key(listing, dir, &entries[i]);
+			fits = fits && list_key(listing, dir, &entries[i], base);
 			kvc_object_key_unref(entries[i].key);
 		}
 	} while (fits && n == PAGE);
@@ -319,10 +326,11 @@ list_prefix(Listing *listing, const KvcfsHandle *handle, off_t off)
 	for (; off < TEMP_OFFSET && i < handle->n_found; i++) {
 		KvcObjectKey *key = handle->keys->pdata[i];
 		g_autofree char *name = kvc_object_key_hash_hex(key);
-		if (!add_entry(listing, name, key->hash, S_IFREG, (off_t)i + 3))
+		if (!add_entry(listing, name, kvcfs_key_ino(key), S_IFREG, (off_t)i + 3))
 			return;
 	}
 	off_t end = (off_t)handle->n_found + 3;
+	kvcfs_prefix_was_listed(prefix, fuse_req_ctx(listing->req)->pid);
 	if (off < end && kvcfs_prefix_shows_keys_file(prefix)) {
 		KvcfsInode *keys = kvcfs_prefix_keys_inode(prefix);
 		bool fits = add_entry(listing, KVCFS_KEYS_FILE, keys->ino, S_IFREG, end);
@@ -333,12 +341,20 @@ list_prefix(Listing *listing, const KvcfsHandle *handle, off_t off)
 	list_temps(listing, prefix, off);
 }
 
-/* Objects, directories, temporary files. */
+/*
+ * Objects, prefix directories, other directories, temporary files. Objects come first, here and by
+ * inode number: tar and cp then meet an object before the prefixes that list it, and ask for links
+ * there.
+ */
 static void
 list_directory(Listing *listing, const KvcfsHandle *handle, off_t off)
 {
 	KvcfsInode *dir = handle->inode;
-	if (dir->scope && off < CHILD_OFFSET && !list_keys(listing, dir, off))
+	const unsigned prefixes = 1u << KVC_SPACE_PREFIX;
+	if (dir->scope && off < PREFIX_OFFSET && !list_keys(listing, dir, ~prefixes, 0, off))
+		return;
+	if (dir->scope && off < CHILD_OFFSET &&
+	    !list_keys(listing, dir, prefixes, PREFIX_OFFSET, off))
 		return;
 	if (handle->children && off < TEMP_OFFSET && !list_children(listing, handle, off))
 		return;

@@ -103,6 +103,9 @@ set_others(KvcfsInode *inode, const struct stat *attr, int to_set)
 		inode->uid = attr->st_uid;
 	if (to_set & FUSE_SET_ATTR_GID)
 		inode->gid = attr->st_gid;
+	if ((inode->kind == KVCFS_DIR || inode->kind == KVCFS_RANK) &&
+	    (to_set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
+		kvcfs_tree_update_locked(inode);
 	if (to_set & (FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW))
 		inode->mtime_ns = time_to_set(&attr->st_mtim, to_set & FUSE_SET_ATTR_MTIME_NOW);
 	if (to_set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW))
@@ -268,15 +271,20 @@ open_for_reading(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 {
 	Kvcfs *fs = inode->fs;
 	KvcL1Object *object;
+	KvcObjectKey *key = kvcfs_inode_get_key(inode);
 	kvcfs_count(fs, opens);
-	kvcfs_prefix_start_loads(fs, inode->key);
-	if (kvc_storage_manager_reserve_read(fs->sm, inode->key, &object) == 0) {
-		open_locked_object(req, inode, object, fi);
+	kvcfs_prefix_start_loads(fs, key);
+	while (kvc_storage_manager_reserve_read(fs->sm, key, &object) < 0) {
+		KvcObjectKey *tried = key;
+		key = kvcfs_inode_get_key(inode);
+		if (key != tried)
+			continue; /* renamed meanwhile */
+		OpenWait *wait = g_new(OpenWait, 1);
+		*wait = (OpenWait){kvcfs_inode_ref(inode), *fi};
+		kvcfs_fetch_object(fs, req, key, after_load, wait);
 		return;
 	}
-	OpenWait *wait = g_new(OpenWait, 1);
-	*wait = (OpenWait){kvcfs_inode_ref(inode), *fi};
-	kvcfs_fetch_object(fs, req, inode->key, after_load, wait);
+	open_locked_object(req, inode, object, fi);
 }
 
 static void

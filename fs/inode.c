@@ -31,6 +31,13 @@ kvcfs_inode_nodeid(const KvcfsInode *inode)
 	return inode == inode->fs->root ? FUSE_ROOT_ID : (fuse_ino_t)(uintptr_t)inode;
 }
 
+uint64_t
+kvcfs_key_ino(const KvcObjectKey *key)
+{
+	const uint64_t top = UINT64_C(1) << 63;
+	return key->space == KVC_SPACE_PREFIX ? key->hash | top : key->hash & ~top;
+}
+
 KvcfsInode *
 kvcfs_inode_new_locked(
 	Kvcfs *fs, KvcfsKind kind, KvcfsInode *parent, const char *name, KvcKeyScope *scope)
@@ -70,6 +77,51 @@ kvcfs_inode_ref(KvcfsInode *inode)
 	kvcfs_inode_ref_locked(inode);
 	pthread_mutex_unlock(&inode->fs->names);
 	return inode;
+}
+
+void
+kvcfs_inode_retire_locked(KvcfsInode *inode, void *data, GDestroyNotify free_func)
+{
+	KvcfsRetired *retired = g_new(KvcfsRetired, 1);
+	*retired = (KvcfsRetired){inode->retired, data, free_func};
+	inode->retired = retired;
+}
+
+KvcObjectKey *
+kvcfs_inode_get_key(KvcfsInode *inode)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	KvcObjectKey *key = inode->key;
+	pthread_mutex_unlock(&inode->fs->names);
+	return key;
+}
+
+void
+kvcfs_inode_set_key_locked(KvcfsInode *inode, KvcObjectKey *key)
+{
+	KvcObjectKey *old = inode->key;
+	__atomic_store_n(&inode->key, kvc_object_key_ref(key), __ATOMIC_RELEASE);
+	inode->ino = kvcfs_key_ino(key);
+	kvcfs_inode_retire_locked(inode, old, (GDestroyNotify)kvc_object_key_unref);
+}
+
+void
+kvcfs_inode_set_name_locked(KvcfsInode *inode, const char *name)
+{
+	char *old = inode->name;
+	__atomic_store_n(&inode->name, g_strdup(name), __ATOMIC_RELEASE);
+	kvcfs_inode_retire_locked(inode, old, g_free);
+}
+
+static void
+free_retired(KvcfsInode *inode)
+{
+	while (inode->retired) {
+		KvcfsRetired *retired = inode->retired;
+		inode->retired = retired->next;
+		retired->free_func(retired->data);
+		g_free(retired);
+	}
 }
 
 static void
@@ -125,6 +177,7 @@ free_inode(KvcfsInode *inode)
 	g_clear_pointer(&inode->key, kvc_object_key_unref);
 	g_clear_pointer(&inode->scope, kvc_key_scope_unref);
 	pthread_mutex_destroy(&inode->io_lock);
+	free_retired(inode);
 	g_free(inode->name);
 	g_free(inode);
 }
@@ -186,7 +239,7 @@ kvcfs_object_inode_locked(Kvcfs *fs, KvcObjectKey *key)
 	if (inode)
 		return kvcfs_inode_ref_locked(inode);
 	inode = kvcfs_inode_new_locked(fs, KVCFS_OBJECT, NULL, NULL, NULL);
-	inode->ino = key->hash;
+	inode->ino = kvcfs_key_ino(key);
 	inode->key = kvc_object_key_ref(key);
 	g_hash_table_insert(fs->objects, inode->key, inode);
 	return inode;

@@ -51,6 +51,8 @@
 	X(chains_saved, "Chains of prefix directories written to L1 and L2")                       \
 	X(chains_save_failed, "Chains that could not be written (tried again)")                    \
 	X(chains_load_failed, "Chains that could not be loaded in time")                           \
+	X(directory_log_errors, "Failed tries to write or sync the log of directories")            \
+	X(directory_log_corrupt, "Damaged records of the log of directories, left out")            \
 	X(interrupted, "Waiting requests whose caller was interrupted")                            \
 	X(backing_open_failed, "Passthrough registrations the kernel refused")
 
@@ -105,20 +107,30 @@ typedef struct KvcfsStaging {
 	bool was_memory_full;
 } KvcfsStaging;
 
+/* What an inode was called before: others may be looking at it. */
+typedef struct KvcfsRetired {
+	struct KvcfsRetired *next;
+	void *data;
+	GDestroyNotify free_func;
+} KvcfsRetired;
+
 struct KvcfsInode {
 	/* Immutable. */
 	Kvcfs *fs;
 	KvcfsKind kind;
+	int control; /* CONTROL: index in the table of control.c */
+
+	/* Changed by a rename under names; what they were stays alive with the inode. */
 	uint64_t ino;
 	KvcKeyScope *scope; /* RANK, PREFIX, KEYS; DIR: of its plain files. Owned */
 	KvcfsInode *parent; /* owned reference; NULL for OBJECT and the root */
 	char *name;	    /* in parent; for a DIR in its parent's encoded path */
-	int control;	    /* CONTROL: index in the table of control.c */
+	KvcObjectKey *key;  /* OBJECT: once committed; PREFIX: of its chain. Owned */
+	KvcfsRetired *retired;
 
 	/* Protected by names. */
 	KvcfsInode *next, *prev; /* in Kvcfs.inodes */
 	uint64_t refs;		 /* of the kernel (lookups) and of ours */
-	KvcObjectKey *key;	 /* OBJECT: once committed; PREFIX: of its chain. Owned */
 	bool is_unlinked;
 	GHashTable *children; /* DIR: name -> inode (owned reference) */
 	GHashTable *temps;    /* RANK, PREFIX, DIR: name -> inode (owned reference), or NULL */
@@ -154,6 +166,7 @@ struct Kvcfs {
 	uint64_t l1_capacity_bytes;
 	KvcfsPendings *pendings;
 	KvcfsNotifier *notifier;
+	struct KvcfsDirLog *dir_log; /* NULL: directories are forgotten */
 
 	bool is_draining;	       /* Atomic */
 	unsigned n_redirects;	       /* Atomic */
@@ -205,6 +218,8 @@ kvcfs_inode_of(Kvcfs *fs, fuse_ino_t ino)
 }
 
 fuse_ino_t kvcfs_inode_nodeid(const KvcfsInode *inode);
+/* The inode number of an object or a prefix directory: those of directories are higher. */
+uint64_t kvcfs_key_ino(const KvcObjectKey *key);
 /* A new inode with one reference. PARENT (gets a reference), NAME, SCOPE as the kind needs. */
 KvcfsInode *kvcfs_inode_new_locked(
 	Kvcfs *fs, KvcfsKind kind, KvcfsInode *parent, const char *name, KvcKeyScope *scope);
@@ -217,6 +232,12 @@ void kvcfs_inodes_free_stagings(Kvcfs *fs);
 void kvcfs_inodes_free_all(Kvcfs *fs);
 /* The inode of a committed object (transfer full), made when there is none. */
 KvcfsInode *kvcfs_object_inode_locked(Kvcfs *fs, KvcObjectKey *key);
+/* Its key, as of now; alive as long as INODE is. Takes names. */
+KvcObjectKey *kvcfs_inode_get_key(KvcfsInode *inode);
+/* A rename: the new key or name; the old one stays alive. RETIRE frees DATA with the inode. */
+void kvcfs_inode_set_key_locked(KvcfsInode *inode, KvcObjectKey *key);
+void kvcfs_inode_set_name_locked(KvcfsInode *inode, const char *name);
+void kvcfs_inode_retire_locked(KvcfsInode *inode, void *data, GDestroyNotify free_func);
 /* Has the plain file that INODE was got another version, which is another inode? */
 bool kvcfs_inode_is_replaced_locked(const KvcfsInode *inode);
 /* May the kernel keep its name and attributes for a while? */
@@ -235,11 +256,17 @@ void kvcfs_reply_entry(fuse_req_t req, KvcfsInode *inode);
 KvcfsInode *kvcfs_tree_lookup(KvcfsInode *dir, const char *name);
 /* Does a directory hide the plain file NAME of DIR (left by others in L2)? */
 bool kvcfs_tree_has_child(KvcfsInode *dir, const char *name);
+/* The path of NAME in DIR, a DIR, below the root (transfer full). */
+char *kvcfs_tree_path(const KvcfsInode *dir, const char *name);
+/* CHILD, a DIR that has its new scope, becomes NEW_NAME in NEW_DIR, where nothing has that name. */
+void kvcfs_tree_move_locked(KvcfsInode *child, KvcfsInode *new_dir, const char *new_name);
 /* mkdir in a DIR: 0 and *OUT (transfer full), or -errno. */
 int kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode **out);
 int kvcfs_tree_rmdir(KvcfsInode *dir, const char *name);
 /* The RANK or DIR inode of SCOPE, not referenced; NULL when the tree does not have it. */
 KvcfsInode *kvcfs_tree_find_dir_locked(Kvcfs *fs, KvcKeyScope *scope);
+/* The path of a directory of the tree below the mount's root, "" for the root (transfer full). */
+char *kvcfs_tree_path_of(const KvcfsInode *dir);
 /* All children of a DIR, referenced (transfer full). */
 GPtrArray *kvcfs_tree_list(KvcfsInode *dir);
 /* All DIR and RANK inodes at or below INODE (one of them), referenced (transfer full). */
@@ -247,6 +274,20 @@ GPtrArray *kvcfs_tree_dirs_below(KvcfsInode *inode);
 /* The inode of a directory path relative to the mount's root (transfer full), or NULL. For
  * control.c. */
 KvcfsInode *kvcfs_tree_resolve(Kvcfs *fs, const char *const *components, size_t n);
+
+/* ---- tree-log.c: directories that outlive the mount ------------------------------------------ */
+
+/* Opens the log at PATH (NULL: none) as fs->dir_log; false with ERROR set. */
+bool kvcfs_tree_open_log(Kvcfs *fs, const char *path, GError **error);
+/* Makes what is in the log again. Before the session. */
+void kvcfs_tree_restore(Kvcfs *fs);
+/*
+ * mkdir made the directory INODE; its mode or owner changed; it was removed. Then, without locks,
+ * kvcfs_dir_log_settle() before the answer.
+ */
+void kvcfs_tree_remember_locked(KvcfsInode *inode);
+void kvcfs_tree_update_locked(KvcfsInode *inode);
+void kvcfs_tree_forget_locked(KvcfsInode *inode);
 
 /* ---- commit-wait.c: names whose writer has closed -------------------------------------------- */
 
@@ -321,6 +362,10 @@ int kvcfs_staging_displace(KvcfsInode *inode, KvcfsInode **out, KvcfsInode **dir
 bool kvcfs_is_being_written_locked(Kvcfs *fs, const KvcObjectKey *key);
 /* KEY was removed: who was overwriting it writes into a file without a name. */
 void kvcfs_staging_object_removed(Kvcfs *fs, const KvcObjectKey *key);
+void kvcfs_staging_object_removed_locked(Kvcfs *fs, const KvcObjectKey *key);
+/* A rename: who was overwriting the object, or writes into the directory, writes there now. */
+void kvcfs_staging_object_moved_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key);
+void kvcfs_staging_scope_moved_locked(Kvcfs *fs, KvcKeyScope *old_scope, KvcKeyScope *scope);
 /* Is it a copy of a committed object (made, or to be made at the first write)? */
 bool kvcfs_staging_is_copy(KvcfsInode *inode);
 /* The file to read; -1: none. Stays open as long as the caller's handle is a writer. */
@@ -514,6 +559,7 @@ void kvcfs_chain_forget_keys_inode_locked(KvcfsInode *prefix, KvcfsInode *keys);
 KvcfsInode *kvcfs_prefix_lookup(KvcfsInode *rank, const char *name);
 int kvcfs_prefix_mkdir(KvcfsInode *rank, const char *name, mode_t mode, KvcfsInode **out);
 int kvcfs_prefix_rmdir(KvcfsInode *rank, const char *name);
+int kvcfs_prefix_rename(KvcfsInode *rank, const char *name, const char *new_name, unsigned flags);
 /* Is the chain in memory? If not, its load has begun. */
 bool kvcfs_prefix_is_loaded(KvcfsInode *prefix);
 /* Keeps REQ until the load has ended, at most until DEADLINE_NS. ANSWER as in kvcfs_pending_new().
@@ -538,6 +584,10 @@ size_t kvcfs_prefix_text_len(KvcfsInode *prefix);
 /* Is KEY an object of this mount? An empty file that somebody left under a hash in L2 is none. */
 bool kvcfs_object_exists(Kvcfs *fs, KvcObjectKey *key);
 bool kvcfs_prefix_shows_keys_file(KvcfsInode *prefix);
+/* Thread TID has just made PREFIX: it does not see .keys until it was written, or listed by TID. */
+void kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid);
+bool kvcfs_prefix_hides_keys_file(KvcfsInode *prefix, pid_t tid);
+void kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid);
 void kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file);
 /* Appends complete lines that have been checked. true: the save timer has to be armed. */
 bool kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len);
@@ -563,6 +613,7 @@ void kvcfs_prefix_start_loads(Kvcfs *fs, const KvcObjectKey *key);
 
 /* ---- control.c ------------------------------------------------------------------------------- */
 
+bool kvcfs_is_control_root(const KvcfsInode *dir, const char *name);
 KvcfsInode *kvcfs_control_lookup(Kvcfs *fs, const char *name);
 int kvcfs_control_count(void);
 const char *kvcfs_control_name(int control);
@@ -601,6 +652,7 @@ void kvcfs_op_rename(fuse_req_t req,
 		     fuse_ino_t new_parent,
 		     const char *new_name,
 		     unsigned flags);
+void kvcfs_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name);
 void kvcfs_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void kvcfs_op_setattr(
 	fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi);

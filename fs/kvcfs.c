@@ -3,6 +3,7 @@
 /* The file system as a whole: building it, its session, taking it apart; and the table of
  * operations. */
 
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
@@ -88,6 +89,7 @@ free_parts(Kvcfs *fs)
 	kvcfs_notifier_free(fs->notifier);
 	kvcfs_pendings_free(fs->pendings);
 	kvcfs_inodes_free_all(fs);
+	kvcfs_dir_log_free(fs->dir_log);
 	g_ptr_array_unref(fs->controls);
 	g_hash_table_unref(fs->handles);
 	g_hash_table_unref(fs->dirs);
@@ -121,11 +123,13 @@ kvcfs_new(const KvcfsConfig *config, KvcStorageManagerConfig *engine, GError **e
 	engine->scope_known = on_scope_known;
 	engine->user = fs;
 	fs->l1_capacity_bytes = engine->l1_size_bytes;
-	fs->sm = kvc_storage_manager_new(engine, error);
+	if (kvcfs_tree_open_log(fs, config->directory_log, error))
+		fs->sm = kvc_storage_manager_new(engine, error);
 	if (!fs->sm) {
 		free_parts(fs);
 		return NULL;
 	}
+	kvcfs_tree_restore(fs);
 	return fs;
 }
 
@@ -278,6 +282,7 @@ const struct fuse_lowlevel_ops kvcfs_ops = {
 	.unlink = kvcfs_op_unlink,
 	.rmdir = kvcfs_op_rmdir,
 	.rename = kvcfs_op_rename,
+	.link = kvcfs_op_link,
 	.create = kvcfs_op_create,
 	.open = kvcfs_op_open,
 	.read = kvcfs_op_read,

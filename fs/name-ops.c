@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Requests about names: LOOKUP, CREATE, MKDIR, UNLINK, RMDIR, RENAME. The kernel holds the
- * directory's lock until they are answered, so they are answered from memory; only a LOOKUP may
+ * Requests about names: LOOKUP, CREATE, MKDIR, UNLINK, RMDIR (RENAME: rename.c). The kernel holds
+ * the directory's lock until they are answered, so they are answered from memory; only a LOOKUP may
  * wait, bounded: for a writer that has closed (50 ms), for a chain and for L2's word on an unknown
  * name (--lookup-wait).
  */
 
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
@@ -116,6 +117,22 @@ lookup_found(Lookup *lookup)
 	lookup_free(lookup);
 }
 
+/* A rename of the directory meanwhile has given its files other keys. */
+static bool
+has_moved(Lookup *lookup)
+{
+	Kvcfs *fs = lookup->fs;
+	pthread_mutex_lock(&fs->names);
+	KvcKeyScope *scope = lookup->dir->scope;
+	pthread_mutex_unlock(&fs->names);
+	if (scope == lookup->key->scope)
+		return false;
+	g_autoptr(KvcObjectKey) old = lookup->key;
+	lookup->key =
+		kvc_object_key_new(scope, old->space, old->chunk_hash, old->chunk_hash_len, NULL);
+	return true;
+}
+
 /* Goes as far as it can without waiting; each wait is done once. */
 static void
 lookup_step(Lookup *lookup)
@@ -139,7 +156,9 @@ lookup_step(Lookup *lookup)
 	}
 	if (waits_for_commit(lookup))
 		return;
-	if (is_named && !lookup->has_asked_l2 && kvc_storage_manager_has_shared_l2(fs->sm))
+	if (has_moved(lookup))
+		lookup_step(lookup);
+	else if (is_named && !lookup->has_asked_l2 && kvc_storage_manager_has_shared_l2(fs->sm))
 		ask_l2(lookup);
 	else
 		lookup_end(lookup, ENOENT);
@@ -218,8 +237,9 @@ void
 kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
-	KvcfsInode *inode = kvcfs_redirect_lookup(dir, name, fuse_req_ctx(req)->pid);
-	if (!inode)
+	pid_t tid = fuse_req_ctx(req)->pid;
+	KvcfsInode *inode = kvcfs_redirect_lookup(dir, name, tid);
+	if (!inode && !(is_keys_file(dir, name) && kvcfs_prefix_hides_keys_file(dir, tid)))
 		inode = lookup_other(dir, name);
 	KvcObjectKey *key = !inode && has_objects(dir) ? kvcfs_name_to_key(dir->scope, name) : NULL;
 	if (inode)
@@ -374,7 +394,12 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	pthread_mutex_lock(&dir->fs->names);
 	inode->uid = ctx->uid;
 	inode->gid = ctx->gid;
+	if (inode->kind == KVCFS_PREFIX)
+		kvcfs_prefix_set_maker_locked(inode, ctx->pid);
+	if (dir->kind == KVCFS_DIR)
+		kvcfs_tree_remember_locked(inode);
 	pthread_mutex_unlock(&dir->fs->names);
+	kvcfs_dir_log_settle(dir->fs->dir_log);
 	kvcfs_reply_entry(req, inode);
 }
 
@@ -395,6 +420,7 @@ unlink_object(KvcfsInode *dir, const char *name)
 	}
 	pthread_mutex_unlock(&fs->names);
 	kvcfs_staging_object_removed(fs, key);
+	kvc_storage_manager_settle_deletions(fs->sm);
 	return 0;
 }
 
@@ -436,53 +462,5 @@ kvcfs_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 		rc = kvcfs_tree_rmdir(dir, name);
 	else if (dir->kind == KVCFS_RANK)
 		rc = kvcfs_prefix_rmdir(dir, name);
-	fuse_reply_err(req, -rc);
-}
-
-/* What is not a temporary file has its name for good: mv then copies. */
-static int
-rename_committed(KvcfsInode *dir, const char *name, const KvcfsInode *new_dir, const char *new_name)
-{
-	if (dir == new_dir && strcmp(name, new_name) == 0)
-		return 0;
-	g_autoptr(KvcObjectKey) key = has_objects(dir) ? kvcfs_name_to_key(dir->scope, name) : NULL;
-	if (key && !kvcfs_tree_has_child(dir, name)) {
-		bool is_here = dir->kind != KVCFS_PREFIX || kvcfs_prefix_has(dir, key);
-		return is_here && kvcfs_object_exists(dir->fs, key) ? -EXDEV : -ENOENT;
-	}
-	return -EXDEV;
-}
-
-static bool
-is_temporary(KvcfsInode *dir, const char *name)
-{
-	pthread_mutex_lock(&dir->fs->names);
-	bool found = kvcfs_temp_lookup_locked(dir, name) != NULL;
-	pthread_mutex_unlock(&dir->fs->names);
-	return found;
-}
-
-void
-kvcfs_op_rename(fuse_req_t req,
-		fuse_ino_t parent,
-		const char *name,
-		fuse_ino_t new_parent,
-		const char *new_name,
-		unsigned flags)
-{
-	Kvcfs *fs = kvcfs_of(req);
-	KvcfsInode *dir = kvcfs_inode_of(fs, parent);
-	KvcfsInode *new_dir = kvcfs_inode_of(fs, new_parent);
-	int rc;
-	if (flags & ~RENAME_NOREPLACE)
-		rc = -EINVAL;
-	else if (dir->kind == KVCFS_CONTROL_ROOT || new_dir->kind == KVCFS_CONTROL_ROOT)
-		rc = -EACCES;
-	else if (!is_temporary(dir, name))
-		rc = rename_committed(dir, name, new_dir, new_name);
-	else if (__atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED))
-		rc = -EROFS;
-	else
-		rc = kvcfs_temp_rename(dir, name, new_dir, new_name, flags);
 	fuse_reply_err(req, -rc);
 }

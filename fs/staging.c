@@ -84,7 +84,7 @@ kvcfs_staging_set_target_locked(KvcfsInode *inode, KvcObjectKey *key)
 	Kvcfs *fs = inode->fs;
 	GPtrArray *writers = writers_of_locked(fs, key);
 	inode->staging->target = kvc_object_key_ref(key);
-	inode->ino = key->hash;
+	inode->ino = kvcfs_key_ino(key);
 	if (!writers) {
 		writers = g_ptr_array_new();
 		g_hash_table_insert(fs->writing, kvc_object_key_ref(key), writers);
@@ -125,15 +125,70 @@ kvcfs_staging_set_name_locked(KvcfsInode *inode, KvcfsInode *dir, const char *na
 }
 
 void
-kvcfs_staging_object_removed(Kvcfs *fs, const KvcObjectKey *key)
+kvcfs_staging_object_removed_locked(Kvcfs *fs, const KvcObjectKey *key)
 {
-	pthread_mutex_lock(&fs->names);
 	GPtrArray *writers = writers_of_locked(fs, key);
 	for (guint i = 0; writers && i < writers->len; i++) {
 		KvcfsStaging *st = ((KvcfsInode *)writers->pdata[i])->staging;
-		st->is_target_gone = st->is_overwrite;
+		st->is_target_gone |= st->is_overwrite;
 	}
+}
+
+void
+kvcfs_staging_object_removed(Kvcfs *fs, const KvcObjectKey *key)
+{
+	pthread_mutex_lock(&fs->names);
+	kvcfs_staging_object_removed_locked(fs, key);
 	pthread_mutex_unlock(&fs->names);
+}
+
+/* The target of INODE is KEY instead of what it was. */
+static void
+retarget_locked(KvcfsInode *inode, KvcObjectKey *key)
+{
+	Kvcfs *fs = inode->fs;
+	KvcfsStaging *st = inode->staging;
+	leave_writing_locked(inode);
+	if (st->is_closing)
+		kvcfs_closing_end_locked(fs, st->target);
+	kvcfs_inode_retire_locked(inode, st->target, (GDestroyNotify)kvc_object_key_unref);
+	kvcfs_staging_set_target_locked(inode, key);
+	if (st->is_closing)
+		kvcfs_closing_begin_locked(fs, key, true);
+}
+
+void
+kvcfs_staging_object_moved_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	GPtrArray *writers = writers_of_locked(fs, old_key);
+	for (guint i = writers ? writers->len : 0; i > 0; i--) {
+		KvcfsInode *inode = writers->pdata[i - 1];
+		bool is_last = writers->len == 1;
+		if (inode->staging->is_overwrite)
+			retarget_locked(inode, new_key);
+		if (is_last)
+			break; /* the array may be gone */
+	}
+}
+
+void
+kvcfs_staging_scope_moved_locked(Kvcfs *fs, KvcKeyScope *old_scope, KvcKeyScope *scope)
+{
+	g_autoptr(GPtrArray) moved = g_ptr_array_new();
+	GHashTableIter iter;
+	KvcObjectKey *key;
+	GPtrArray *writers;
+	g_hash_table_iter_init(&iter, fs->writing);
+	while (g_hash_table_iter_next(&iter, (void **)&key, (void **)&writers))
+		for (guint i = 0; key->scope == old_scope && i < writers->len; i++)
+			g_ptr_array_add(moved, writers->pdata[i]);
+	for (guint i = 0; i < moved->len; i++) {
+		KvcfsInode *inode = moved->pdata[i];
+		const KvcObjectKey *old = inode->staging->target;
+		g_autoptr(KvcObjectKey) new_key = kvc_object_key_new(
+			scope, old->space, old->chunk_hash, old->chunk_hash_len, NULL);
+		retarget_locked(inode, new_key);
+	}
 }
 
 /* O_EXCL: nobody may have the name or be writing it (lock files). Hash names have no owner. */

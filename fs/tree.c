@@ -3,10 +3,11 @@
 /*
  * The directories above the objects: components of model names, which are the directories of plain
  * files too (DIR), and ranks (RANK). They appear when the engine knows a key below them, or by
- * mkdir, and stay until rmdir. Only directories are kept here: plain files are in the engine's
- * index, under the scope of their directory.
+ * mkdir, and stay until rmdir; those of mkdir also over a restart (tree-log.c). Only directories
+ * are kept here: plain files are in the engine's index, under the scope of their directory.
  */
 
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
@@ -18,9 +19,8 @@ kvcfs_tree_find_dir_locked(Kvcfs *fs, KvcKeyScope *scope)
 	return g_hash_table_lookup(fs->dirs, scope);
 }
 
-/* The path of NAME in DIR below the root; both encoded as the model's path is. */
-static char *
-path_in(const KvcfsInode *dir, const char *name)
+char *
+kvcfs_tree_path(const KvcfsInode *dir, const char *name)
 {
 	const char *path = dir->scope->model_name;
 	return g_strdup_printf("%s%s%s", path, path[0] ? "/" : "", name);
@@ -30,7 +30,7 @@ path_in(const KvcfsInode *dir, const char *name)
 static KvcfsInode *
 add_child_locked(KvcfsInode *dir, const char *name, KvcKeyScope *scope)
 {
-	g_autofree char *path = path_in(dir, name);
+	g_autofree char *path = kvcfs_tree_path(dir, name);
 	g_autoptr(KvcKeyScope) plain = scope ? NULL : kvc_key_scope_new_plain(path, NULL);
 	KvcfsInode *child = kvcfs_inode_new_locked(dir->fs, scope ? KVCFS_RANK : KVCFS_DIR, dir,
 						   name, scope ? scope : plain);
@@ -128,6 +128,13 @@ has_file(KvcfsInode *dir, const char *name)
 	return found;
 }
 
+char *
+kvcfs_tree_path_of(const KvcfsInode *dir)
+{
+	return dir->kind == KVCFS_DIR ? g_strdup(dir->scope->model_name)
+				      : kvcfs_tree_path(dir->parent, dir->name);
+}
+
 int
 kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode **out)
 {
@@ -187,15 +194,30 @@ kvcfs_tree_rmdir(KvcfsInode *dir, const char *name)
 		rc = -ENOTEMPTY;
 	if (rc == 0) {
 		g_hash_table_remove(dir->children, name);
+		kvcfs_tree_forget_locked(child);
 		child->is_unlinked = true;
 		g_hash_table_remove(fs->dirs, child->scope);
 		/* A key of the scope that comes back brings the directory back. */
 		fs->scopes_seen = 0;
 	}
 	pthread_mutex_unlock(&fs->names);
-	if (rc == 0)
+	if (rc == 0) {
 		kvcfs_inode_unref(child, 1);
+		kvcfs_dir_log_settle(fs->dir_log);
+	}
 	return rc;
+}
+
+void
+kvcfs_tree_move_locked(KvcfsInode *child, KvcfsInode *new_dir, const char *new_name)
+{
+	KvcfsInode *parent = child->parent;
+	g_hash_table_remove(parent->children, child->name);
+	kvcfs_inode_set_name_locked(child, new_name);
+	child->parent = kvcfs_inode_ref_locked(new_dir);
+	g_assert(parent->refs > 1); /* the request that moves the child has one */
+	parent->refs--;
+	g_hash_table_insert(new_dir->children, child->name, child);
 }
 
 GPtrArray *

@@ -29,6 +29,11 @@ typedef struct KvcStorageManagerConfig {
 	double eviction_ratio;		   /* 0: 0.2 */
 	unsigned prefetch_max_in_flight;   /* requests; 0: 8 */
 	/*
+	 * The file in which deletions that an adapter has not confirmed outlive the engine, made if
+	 * absent; two engines must not use it at a time. NULL: they are forgotten with the engine.
+	 */
+	const char *deletion_log;
+	/*
 	 * Called when the last tier that had KEY lost it (evicted without a copy, vanished from L2,
 	 * deleted). Any thread, possibly inside engine locks: must only post, never block, and
 	 * never call the engine.
@@ -204,7 +209,8 @@ GPtrArray *kvc_storage_manager_list_scopes(KvcStorageManager *sm);
 
 /*
  * Deletes KEY from every tier: gone from the index at once, L2 deletions follow in the background
- * and hide the key until confirmed. Readers keep what they hold. 0 or -ENOENT.
+ * and hide the key until confirmed, also across restarts if there is a deletion log. Readers keep
+ * what they hold. Waits for no disk. 0 or -ENOENT.
  */
 int kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key);
 typedef enum {
@@ -231,6 +237,11 @@ void kvc_storage_manager_await_rename(KvcStorageManager *sm,
 				      KvcObjectKey *key,
 				      void (*done)(void *user, int error),
 				      void *user);
+/*
+ * Waits until the deletions so far are safe from a SIGKILL of this process, but never for a disk:
+ * at most 20 ms, and not at all while the deletion log cannot be written. Hold no lock.
+ */
+void kvc_storage_manager_settle_deletions(KvcStorageManager *sm);
 /* Drops KEY from L1 if a copy is in L2: 0; -EBUSY (locked, dirty or filling), -ENOENT (not in L1).
  */
 int kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key);
@@ -244,6 +255,14 @@ void kvc_storage_manager_flush(KvcStorageManager *sm,
 			       KvcObjectKey *key,
 			       void (*done)(void *user, int error),
 			       void *user);
+/*
+ * Calls DONE(user, 0) once every deletion so far is safe from a loss of power (in L2, or in the
+ * deletion log), DONE(user, -errno) when the log cannot be written. Possibly before this returns,
+ * else in the log's thread; must not block.
+ */
+void kvc_storage_manager_sync_deletions(KvcStorageManager *sm,
+					void (*done)(void *user, int error),
+					void *user);
 /* Waits until nothing is dirty: 0, -ETIMEDOUT, -EIO (something could not be stored). Blocks. */
 int kvc_storage_manager_drain(KvcStorageManager *sm, int64_t timeout_ns);
 /* Waits until the background listing of every adapter ended: 0 or -ETIMEDOUT. Blocks. */
