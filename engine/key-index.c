@@ -562,7 +562,7 @@ kvc_key_index_rename(KvcKeyIndex *index,
 		index->scope_known(index->user, new_key->scope);
 }
 
-void
+bool
 kvc_key_index_end_rename(KvcKeyIndex *index,
 			 KvcObjectKey *old_key,
 			 KvcObjectKey *new_key,
@@ -574,7 +574,7 @@ kvc_key_index_end_rename(KvcKeyIndex *index,
 	end_move_locked(from, old_key, adapter);
 	kvc_mutex_unlock(&from->lock);
 	if (!new_key)
-		return;
+		return false;
 	Shard *to = shard_of(index, new_key);
 	bool is_lost = false;
 	kvc_mutex_lock(&to->lock);
@@ -591,6 +591,7 @@ kvc_key_index_end_rename(KvcKeyIndex *index,
 	kvc_mutex_unlock(&to->lock);
 	if (is_lost)
 		remove_if_lost(index, new_key);
+	return is_lost;
 }
 
 /* ---- Reading ------------------------------------------------------------------------------- */

@@ -69,9 +69,9 @@ typedef enum { KVC_RENAME_PRESENT, KVC_RENAME_ABSENT, KVC_RENAME_STALE } KvcRena
 /*
  * The rename ended on ADAPTER (one bit). NEW_KEY NULL: the adapter was none of the movable ones.
  * Another rename of the key may have begun: then that
- * one's end decides. Calls key_lost.
+ * one's end decides. True: no tier has NEW_KEY now; calls key_lost.
  */
-void kvc_key_index_end_rename(KvcKeyIndex *index,
+bool kvc_key_index_end_rename(KvcKeyIndex *index,
 			      KvcObjectKey *old_key,
 			      KvcObjectKey *new_key,
 			      uint32_t adapter,

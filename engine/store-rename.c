@@ -253,7 +253,6 @@ kvc_store_rename_kick(KvcStoreController *c, KvcStoreRename *m)
 static void
 end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd end)
 {
-	KvcKeyIndex *index = c->context->index;
 	KvcStoreTarget *t = &m->targets[a];
 	uint32_t bit = 1u << a;
 	count_pending(c, bit, -1);
@@ -261,10 +260,8 @@ end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd 
 		__atomic_fetch_sub(&c->context->adapters[a].renames_failing, 1, __ATOMIC_RELAXED);
 	t->is_delete_failing = false;
 	t->delete_tries = 0;
-	bool was_known = kvc_key_index_get(index, m->new_key, NULL) == 0;
-	kvc_key_index_end_rename(index, m->old_key, m->by_store & bit ? NULL : m->new_key, bit,
-				 end);
-	if (!was_known || kvc_key_index_get(index, m->new_key, NULL) == 0)
+	KvcObjectKey *new_key = m->by_store & bit ? NULL : m->new_key;
+	if (!kvc_key_index_end_rename(c->context->index, m->old_key, new_key, bit, end))
 		return;
 	kvc_stats_add(c->context->stats, renames_lost, 1);
 	if (!kvc_store_may_log(c))
