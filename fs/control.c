@@ -57,6 +57,12 @@ stats_text(Kvcfs *fs)
 	return text;
 }
 
+static GString *
+config_text(Kvcfs *fs)
+{
+	return g_string_new(fs->config.options_text);
+}
+
 /* ---- evict --------------------------------------------------------------------------------- */
 
 typedef struct Evict {
@@ -178,10 +184,9 @@ act_flush(fuse_req_t req, Kvcfs *fs, GPtrArray *keys, size_t size)
 /* ---- The table ----------------------------------------------------------------------------- */
 
 static const Control controls[] = {
-	{"status", 0444, status_text, NULL},
-	{"stats", 0444, stats_text, NULL},
-	{"evict", 0600, NULL, act_evict},
-	{"flush", 0600, NULL, act_flush},
+	{"status", 0444, status_text, NULL}, {"stats", 0444, stats_text, NULL},
+	{"config", 0444, config_text, NULL}, {"evict", 0600, NULL, act_evict},
+	{"flush", 0600, NULL, act_flush},    {"prefetch", 0600, NULL, kvcfs_control_act_prefetch},
 };
 
 int

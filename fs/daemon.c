@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "fs/mount.h"
+#include "fs/path-codec.h"
 
 #define SECOND_NS 1000000000LL
 #define SLICE_NS (SECOND_NS / 20)
@@ -219,7 +220,10 @@ start(Daemon *d, GError **error)
 		g_warning("cannot change to /: %s", g_strerror(errno));
 	kvcfs_options_fill_engine(d->options, &engine);
 	kvcfs_options_fill_fs(d->options, &config);
+	g_autofree char *text = kvcfs_options_format(d->options, kvcfs_state_dir_path(d->state));
 	config.mount_point = d->mountpoint;
+	config.options_text = text;
+	kvcfs_names_set_temporary((const char *const *)d->options->temp_names->pdata);
 	d->fs = kvcfs_new(&config, &engine, error);
 	if (d->fs == NULL)
 		return false;

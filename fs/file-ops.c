@@ -177,11 +177,14 @@ open_object(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 		return;
 	}
 	kvcfs_count(fs, opens);
+	kvcfs_inode_ref(inode); /* answered, it may be forgotten */
 	kvcfs_prefix_start_loads(fs, inode->key);
 	if (kvc_storage_manager_reserve_read(fs->sm, inode->key, &object) == 0)
 		open_locked_object(req, inode, object, fi);
 	else
 		open_by_load(req, inode, fi);
+	kvcfs_readahead(inode);
+	kvcfs_inode_unref(inode, 1);
 }
 
 /*

@@ -122,6 +122,7 @@ free_inode(KvcfsInode *inode)
 	g_clear_pointer(&inode->nlinks, g_hash_table_unref);
 	g_clear_pointer(&inode->chain, kvcfs_chain_free);
 	g_clear_pointer(&inode->key, kvc_object_key_unref);
+	g_clear_pointer(&inode->via, kvc_object_key_unref);
 	g_clear_pointer(&inode->scope, kvc_key_scope_unref);
 	pthread_mutex_destroy(&inode->io_lock);
 	g_free(inode->name);

@@ -4,7 +4,10 @@
 
 #include "kvcache/key-codec.h"
 
+#include <fnmatch.h>
 #include <string.h>
+
+static char **more_temporary; /* immutable once threads run; NULL: none */
 
 /* ---- Names in rank and prefix directories -------------------------------------------------- */
 
@@ -44,7 +47,38 @@ is_temporary(const char *name)
 	for (size_t i = 0; i < G_N_ELEMENTS(suffixes); i++)
 		if (g_str_has_suffix(name, suffixes[i]))
 			return true;
+	for (char **pattern = more_temporary; pattern && *pattern; pattern++)
+		if (fnmatch(*pattern, name, 0) == 0)
+			return true;
 	return ends_in_tmp_and_word(name);
+}
+
+void
+kvcfs_names_set_temporary(const char *const *patterns)
+{
+	g_strfreev(more_temporary);
+	more_temporary = g_strdupv((char **)patterns);
+}
+
+/* "@" and 8 hex digits; what follows them (group, salt) is not looked at. */
+static bool
+is_rank(const char *component)
+{
+	return component[0] == '@' && strspn(component + 1, "0123456789abcdef") == 8;
+}
+
+bool
+kvcfs_name_is_temporary(const char *directory, const char *name)
+{
+	bool is_below = false;
+	g_auto(GStrv) components = g_strsplit(directory, "/", -1);
+	for (char **component = components; *component; component++) {
+		if (is_rank(*component))
+			is_below = false;
+		else if (strcmp(*component, "tmp") == 0 || strcmp(*component, ".tmp") == 0)
+			is_below = true;
+	}
+	return is_below || is_temporary(name);
 }
 
 KvcfsNameClass

@@ -22,6 +22,18 @@ typedef enum {
 
 KvcfsNameClass kvcfs_name_classify(const char *name);
 
+/*
+ * Is a file NAME in the plain DIRECTORY (its path below the mount's root, "" for the root) a
+ * temporary one: by its name, or because a component of the path is "tmp" or ".tmp"? Components up
+ * to a rank's ("@01000100") are of a model's name and do not count.
+ */
+bool kvcfs_name_is_temporary(const char *directory, const char *name);
+/*
+ * More temporary names: PATTERNS of fnmatch(3), NULL-terminated, copied. Before other threads are
+ * started; a hash is never temporary.
+ */
+void kvcfs_names_set_temporary(const char *const *patterns);
+
 /* The key of a hash NAME in SCOPE (transfer full); the name must be of class HASH. */
 KvcObjectKey *kvcfs_name_to_key(KvcKeyScope *scope, const char *name);
 

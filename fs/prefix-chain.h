@@ -21,6 +21,7 @@ struct KvcfsChain {
 	bool is_keys_file_removed;
 	GPtrArray *load_waiters; /* of KvcfsPending, or NULL */
 	KvcfsInode *keys_inode;	 /* not owned */
+	guint readahead_at;	 /* in refs: where the last open was found; any number */
 };
 
 /* A line for each reference that is part of the chain (transfer full). */

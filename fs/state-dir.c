@@ -4,12 +4,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 struct KvcfsStateDir {
 	int lock_fd;
+	char *path;
 };
 
 static char *
@@ -56,7 +58,16 @@ kvcfs_state_dir_open(const char *path, GError **error)
 	}
 	KvcfsStateDir *state = g_new0(KvcfsStateDir, 1);
 	state->lock_fd = fd;
+	char *real = realpath(path, NULL);
+	state->path = g_strdup(real != NULL ? real : path);
+	free(real);
 	return state;
+}
+
+const char *
+kvcfs_state_dir_path(const KvcfsStateDir *state)
+{
+	return state->path;
 }
 
 int
@@ -99,5 +110,6 @@ kvcfs_state_dir_free(KvcfsStateDir *state)
 	if (state == NULL)
 		return;
 	close(state->lock_fd);
+	g_free(state->path);
 	g_free(state);
 }

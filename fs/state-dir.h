@@ -25,6 +25,8 @@ typedef struct KvcfsStateRecord {
 char *kvcfs_state_dir_default(const char *mountpoint);
 /* Makes PATH where needed and opens its lock file; NULL with ERROR set. */
 KvcfsStateDir *kvcfs_state_dir_open(const char *path, GError **error);
+/* The real path of the directory. */
+const char *kvcfs_state_dir_path(const KvcfsStateDir *state);
 /* Never waits. 1: locked, 0: another process has it, -errno. */
 int kvcfs_state_dir_try_lock(KvcfsStateDir *state);
 /* What the holder, or the last one, wrote. */
