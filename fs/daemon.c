@@ -24,6 +24,7 @@
 
 #include "fs/mount.h"
 #include "fs/path-codec.h"
+#include "fs/sd-notify.h"
 
 #define SECOND_NS 1000000000LL
 #define SLICE_NS (SECOND_NS / 20)
@@ -179,12 +180,33 @@ check_l2_path(
 	return false;
 }
 
+/* fusermount3 would refuse it at the end of the start, when L2 has been opened. */
+static bool
+check_allow_other(const KvcfsOptions *options, GError **error)
+{
+	g_autofree char *text = NULL;
+	if (!options->has_allow_other || geteuid() == 0)
+		return true;
+	if (g_file_get_contents("/etc/fuse.conf", &text, NULL, NULL)) {
+		g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
+		for (char **line = lines; *line != NULL; line++)
+			if (strcmp(g_strstrip(*line), "user_allow_other") == 0)
+				return true;
+	}
+	g_set_error(error, KVC_OPTIONS_ERROR, EPERM,
+		    "mount options: allow_other is for root, unless /etc/fuse.conf has the line "
+		    "user_allow_other");
+	return false;
+}
+
 /* Finds the place free, locked and sound. */
 static bool
 claim_place(Daemon *d, GError **error)
 {
 	g_autofree char *path = g_strdup(d->options->state_dir);
 
+	if (!check_allow_other(d->options, error))
+		return false;
 	d->mountpoint = kvcfs_mount_resolve(d->options->mountpoint, error);
 	if (d->mountpoint == NULL)
 		return false;
@@ -257,6 +279,7 @@ begin_stop(Daemon *d)
 	d->is_stopping = true;
 	d->deadline_ns = now_ns() + d->options->drain_timeout_ns;
 	write_record(d, true);
+	kvcfs_sd_notify("STOPPING=1\nSTATUS=storing what is not stored yet");
 	if (pthread_create(&thread, NULL, watchdog_main, GUINT_TO_POINTER(seconds)) == 0)
 		pthread_detach(thread);
 }
@@ -334,6 +357,7 @@ supervisor_main(void *user)
 	if (caught == 0) {
 		d->is_ready = true;
 		d->ready(d->user);
+		kvcfs_sd_notify("READY=1\nSTATUS=mounted");
 		caught = next_signal(d, -1);
 	}
 	if (caught != SIGUSR1)

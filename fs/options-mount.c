@@ -26,23 +26,39 @@ typedef struct MountOption {
 	bool has_value;
 } MountOption;
 
+/* clang-format off */
 static const MountOption table[] = {
-	{"allow_other", IS_PASSED},  {"allow_root", IS_PASSED},
-	{"auto_unmount", IS_PASSED}, {"default_permissions", IS_PASSED},
-	{"fsname", IS_PASSED, true}, {"subtype", IS_PASSED, true},
-	{"ro", IS_PASSED},	     {"rw", IS_PASSED},
-	{"suid", IS_PASSED},	     {"nosuid", IS_PASSED},
-	{"dev", IS_PASSED},	     {"nodev", IS_PASSED},
-	{"exec", IS_PASSED},	     {"noexec", IS_PASSED},
-	{"sync", IS_PASSED},	     {"async", IS_PASSED},
-	{"dirsync", IS_PASSED},	     {"atime", IS_PASSED},
-	{"noatime", IS_PASSED},	     {"defaults", IS_IGNORED},
-	{"auto", IS_IGNORED},	     {"noauto", IS_IGNORED},
-	{"nofail", IS_IGNORED},	     {"_netdev", IS_IGNORED},
-	{"user", IS_IGNORED},	     {"nouser", IS_IGNORED},
-	{"users", IS_IGNORED},	     {"owner", IS_IGNORED},
-	{"group", IS_IGNORED},	     {"relatime", IS_IGNORED},
+	{"allow_other", IS_PASSED},
+	{"auto_unmount", IS_PASSED},
+	{"default_permissions", IS_PASSED},
+	{"fsname", IS_PASSED, true},
+	{"subtype", IS_PASSED, true},
+	{"ro", IS_PASSED},
+	{"rw", IS_PASSED},
+	{"suid", IS_PASSED},
+	{"nosuid", IS_PASSED},
+	{"dev", IS_PASSED},
+	{"nodev", IS_PASSED},
+	{"exec", IS_PASSED},
+	{"noexec", IS_PASSED},
+	{"sync", IS_PASSED},
+	{"async", IS_PASSED},
+	{"dirsync", IS_PASSED},
+	{"atime", IS_PASSED},
+	{"noatime", IS_PASSED},
+	{"defaults", IS_IGNORED},
+	{"auto", IS_IGNORED},
+	{"noauto", IS_IGNORED},
+	{"nofail", IS_IGNORED},
+	{"_netdev", IS_IGNORED},
+	{"user", IS_IGNORED},
+	{"nouser", IS_IGNORED},
+	{"users", IS_IGNORED},
+	{"owner", IS_IGNORED},
+	{"group", IS_IGNORED},
+	{"relatime", IS_IGNORED},
 };
+/* clang-format on */
 
 static const MountOption *
 find_mount_option(const char *name)

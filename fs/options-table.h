@@ -73,6 +73,11 @@ bool kvcfs_options_take_mount_options(KvcfsOptions *options,
 bool
 kvcfs_options_take_mount_helper(KvcfsOptions *options, int *argc, char ***argv, GError **error);
 
+/*
+ * options-memory.c: a quarter of the machine's memory, or of what the daemon's own memory cgroup
+ * may use. In bytes, whole pages.
+ */
+uint64_t kvcfs_default_l1_size(void);
 /* options-help.c: adapters with their options, and policies (transfer full). */
 char *kvcfs_options_describe_modules(void);
 

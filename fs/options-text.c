@@ -29,10 +29,15 @@ append_quoted(GString *text, const char *value)
 /* ---- Adapters ------------------------------------------------------------------------------ */
 
 static void
-append_adapter_options(GString *text, const KvcOptions *parsed, const KvcOptionSpec *specs)
+append_adapter_options(GString *text,
+		       const KvcOptions *parsed,
+		       const KvcOptionSpec *specs,
+		       const KvcL2AdapterOps *ops)
 {
 	for (const KvcOptionSpec *spec = specs; spec != NULL && spec->name != NULL; spec++) {
 		const char *value = kvc_options_get_string(parsed, spec->name);
+		if (value == NULL && strcmp(spec->name, "shared") == 0)
+			value = ops->shared_by_default ? "true" : "false";
 		if (value == NULL)
 			continue;
 		g_string_append_printf(text, ",%s=", spec->name);
@@ -54,8 +59,8 @@ format_adapter(const char *specification)
 	g_autoptr(KvcOptions) parsed = kvcfs_check_adapter(specification, &ops, NULL);
 	GString *text = g_string_new("type=");
 	append_quoted(text, kvc_options_type(parsed));
-	append_adapter_options(text, parsed, ops->options);
-	append_adapter_options(text, parsed, kvc_l2_adapter_common_options);
+	append_adapter_options(text, parsed, ops->options, ops);
+	append_adapter_options(text, parsed, kvc_l2_adapter_common_options, ops);
 	return g_string_free(text, FALSE);
 }
 

@@ -221,40 +221,6 @@ on_option(const char *name, const char *value, void *user, GError **error)
 
 /* ---- Defaults ------------------------------------------------------------------------------ */
 
-static void
-min_with_file(uint64_t *bytes, const char *path)
-{
-	g_autofree char *text = NULL;
-	if (!g_file_get_contents(path, &text, NULL, NULL))
-		return;
-	uint64_t limit = g_ascii_strtoull(text, NULL, 10); /* "max" is 0 */
-	if (limit > 0 && limit < *bytes)
-		*bytes = limit;
-}
-
-/* A quarter of the machine's memory, or of what the daemon's own memory cgroup may use. */
-static uint64_t
-default_l1_size(void)
-{
-	uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-	g_autofree char *text = NULL;
-	char *group = NULL;
-
-	min_with_file(&bytes, "/sys/fs/cgroup/memory.max");
-	if (g_file_get_contents("/proc/self/cgroup", &text, NULL, NULL))
-		group = strstr(text, "0::/");
-	if (group != NULL) {
-		group += strlen("0::");
-		*strchrnul(group, '\n') = '\0';
-		for (char *slash; (slash = strrchr(group, '/')) != NULL; *slash = '\0') {
-			g_autofree char *path =
-				g_strdup_printf("/sys/fs/cgroup%s/memory.max", group);
-			min_with_file(&bytes, path);
-		}
-	}
-	return bytes / 4 & ~(uint64_t)4095;
-}
-
 static KvcfsOptions *
 options_new(void)
 {
@@ -263,7 +229,7 @@ options_new(void)
 	options->l2_adapters = g_ptr_array_new_with_free_func(g_free);
 	options->temp_names = g_ptr_array_new_with_free_func(g_free);
 	options->origins = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
-	options->l1_size_bytes = default_l1_size();
+	options->l1_size_bytes = kvcfs_default_l1_size();
 	for (size_t i = 0; i < G_N_ELEMENTS(defs); i++)
 		if (defs[i].default_value != NULL)
 			set_value(options, &defs[i], defs[i].default_value, NULL);
