@@ -25,10 +25,13 @@ typedef struct Warm {
 	bool is_cancelled; /* Atomic */
 	bool has_failed;   /* Atomic */
 	/* Owned by the driver. */
-	guint next;		     /* in keys: not looked at yet */
-	uint64_t bytes;		     /* asked for so far */
-	GPtrArray *batch;	     /* of KvcObjectKey, not owned */
-	guint positions[BATCH_KEYS]; /* of the batch's keys */
+	guint next;	  /* in keys: not looked at yet */
+	uint64_t bytes;	  /* asked for so far */
+	GPtrArray *batch; /* of KvcObjectKey, not owned */
+	/* Of the batch's keys: where in keys, their size, and was a tier known to have them? */
+	guint positions[BATCH_KEYS];
+	uint64_t sizes[BATCH_KEYS];
+	bool is_known[BATCH_KEYS];
 	int64_t batch_ns;
 } Warm;
 
@@ -77,7 +80,8 @@ fill_batch(Warm *warm)
 	for (; warm->next < warm->keys->len; warm->next++) {
 		KvcObjectKey *key = warm->keys->pdata[warm->next];
 		KvcObjectInfo info = {0};
-		if (kvc_storage_manager_stat(fs->sm, key, &info) == 0 && (info.tiers & KVC_TIER_L1))
+		bool is_known = kvc_storage_manager_stat(fs->sm, key, &info) == 0;
+		if (is_known && (info.tiers & KVC_TIER_L1))
 			continue;
 		if (warm->bytes + info.bytes > fs->l1_capacity_bytes / 2) {
 			kvcfs_count(fs, prefetch_over_bound);
@@ -87,6 +91,8 @@ fill_batch(Warm *warm)
 		    (warm->batch->len > 0 && batch_bytes + info.bytes > BATCH_BYTES))
 			return;
 		warm->positions[warm->batch->len] = warm->next;
+		warm->sizes[warm->batch->len] = info.bytes;
+		warm->is_known[warm->batch->len] = is_known;
 		g_ptr_array_add(warm->batch, key);
 		batch_bytes += info.bytes;
 		warm->bytes += info.bytes;
@@ -110,17 +116,14 @@ count_resident(const Warm *warm)
 static void
 settle_stop(Warm *warm, guint i)
 {
-	Kvcfs *fs = warm->fs;
-	KvcObjectInfo info;
-	bool is_late = kvcfs_now_ns() - warm->batch_ns >= fs->config.load_timeout_ns;
+	bool is_late = kvcfs_now_ns() - warm->batch_ns >= warm->fs->config.load_timeout_ns;
 	warm->next = warm->positions[i];
 	for (guint k = i; k < warm->batch->len; k++)
-		if (kvc_storage_manager_stat(fs->sm, warm->batch->pdata[k], &info) == 0)
-			warm->bytes -= MIN(warm->bytes, info.bytes);
+		warm->bytes -= warm->sizes[k];
 	if (is_late && i > 0)
 		return;
-	/* What no tier has any more has not failed. */
-	if (is_late || kvc_storage_manager_stat(fs->sm, warm->batch->pdata[i], &info) == 0)
+	/* What no tier was known to have, as a chain may name it, has not failed. */
+	if (is_late || warm->is_known[i])
 		count_failed(warm);
 	warm->next = is_late ? warm->keys->len : warm->next + 1;
 }

@@ -162,19 +162,33 @@ check_outside(const char *what, const char *path, const char *mountpoint, GError
 	return false;
 }
 
+/* Else each store would fail, and nobody might look. What is not there yet, the adapter makes. */
+static bool
+check_writable(const KvcfsOptions *options, const char *name, const char *path, GError **error)
+{
+	if (options->is_read_only || access(path, W_OK) == 0 || errno == ENOENT)
+		return true;
+	int code = errno;
+	g_set_error(error, KVC_OPTIONS_ERROR, code,
+		    "--l2-adapter: %s \"%s\": %s (-o ro mounts it to be read only)", name, path,
+		    g_strerror(code));
+	return false;
+}
+
 /* The daemon must not wait for itself: L2 may not be below the mount, nor the mount below L2. */
 static bool
 check_l2_path(
 	void *user, const char *specification, const char *name, const char *path, GError **error)
 {
-	const char *mountpoint = user;
+	const Daemon *d = user;
+	const char *mountpoint = d->mountpoint;
 	if (!check_outside(name, path, mountpoint, error)) {
 		g_prefix_error(error, "--l2-adapter: ");
 		return false;
 	}
 	g_autofree char *real = real_path(path);
 	if (!is_inside(mountpoint, real))
-		return true;
+		return check_writable(d->options, name, path, error);
 	g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
 		    "--l2-adapter: the mount point %s is inside %s \"%s\"", mountpoint, name, path);
 	return false;
@@ -216,7 +230,7 @@ claim_place(Daemon *d, GError **error)
 		return false;
 	d->state = kvcfs_state_dir_open(path, error);
 	return d->state != NULL && kvcfs_mount_prepare(d->mountpoint, d->state, error) &&
-	       kvcfs_options_foreach_path(d->options, check_l2_path, d->mountpoint, error);
+	       kvcfs_options_foreach_path(d->options, check_l2_path, d, error);
 }
 
 static void

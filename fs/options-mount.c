@@ -148,6 +148,8 @@ pass_to_fuse(KvcfsOptions *options,
 		return kvcfs_options_fail(error, EINVAL,
 					  "mount options: subtype \"%s\" is not kvcachefs", value);
 	options->has_allow_other |= strcmp(option->name, "allow_other") == 0;
+	if (strcmp(option->name, "ro") == 0 || strcmp(option->name, "rw") == 0)
+		options->is_read_only = option->name[1] == 'o';
 	g_autofree char *quoted = quote(value != NULL ? value : "");
 	g_hash_table_insert(options->origins,
 			    g_strdup_printf("options.%u", options->mount_options->len),

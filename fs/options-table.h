@@ -78,6 +78,8 @@ kvcfs_options_take_mount_helper(KvcfsOptions *options, int *argc, char ***argv, 
  * may use. In bytes, whole pages.
  */
 uint64_t kvcfs_default_l1_size(void);
+/* Is it at least one huge page, and no more than there is? Else false with ERROR set. */
+bool kvcfs_check_l1_size(uint64_t bytes, GError **error);
 /* options-help.c: adapters with their options, and policies (transfer full). */
 char *kvcfs_options_describe_modules(void);
 

@@ -423,7 +423,8 @@ complete(KvcfsOptions *options, GError **error)
 		return false;
 	g_ptr_array_add(options->l2_adapters, NULL);
 	g_ptr_array_add(options->temp_names, NULL);
-	if (!check_io_mode(options, error) || !check_policies(options, error) ||
+	if (!kvcfs_check_l1_size(options->l1_size_bytes, error) || !check_io_mode(options, error) ||
+	    !check_policies(options, error) ||
 	    !kvcfs_options_foreach_path(options, check_absolute, NULL, error))
 		return false;
 	if (options->state_dir != NULL) {

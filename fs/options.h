@@ -16,8 +16,9 @@ typedef struct KvcfsOptions {
 	int64_t drain_timeout_ns;
 	char *config_file;	  /* NULL: none */
 	GPtrArray *mount_options; /* of char *: what libfuse is to be told, one an entry, quoted */
-	bool has_allow_other, is_fake; /* is_fake: mount(8) only wants to know if it could be */
-	GHashTable *origins;	       /* name, or name.i of a list -> where it was set */
+	bool has_allow_other, is_read_only,
+		is_fake;     /* is_fake: mount(8) only wants to know if it could be */
+	GHashTable *origins; /* name, or name.i of a list -> where it was set */
 
 	uint64_t l1_size_bytes;
 	GPtrArray *l2_adapters; /* of char *, NULL-terminated by parse */
