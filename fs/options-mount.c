@@ -248,12 +248,37 @@ read_helper_flags(Helper *helper, int argc, char **argv, GError **error)
 	return true;
 }
 
+/* "-oOPTIONS", as people write for mount(8), in two words: GOption knows no value in the same one.
+ */
+static void
+separate_options(int *argc, char ***argv)
+{
+	GPtrArray *words = g_ptr_array_new();
+	bool is_open = true;
+	for (int i = 0; i < *argc; i++) {
+		char *word = (*argv)[i];
+		is_open = is_open && strcmp(word, "--") != 0;
+		if (is_open && i > 0 && g_str_has_prefix(word, "-o") && word[2] != '\0') {
+			g_ptr_array_add(words, g_strdup("-o"));
+			g_ptr_array_add(words, g_strdup(word + 2));
+		} else {
+			g_ptr_array_add(words, g_strdup(word));
+		}
+	}
+	*argc = (int)words->len;
+	g_ptr_array_add(words, NULL);
+	g_strfreev(*argv);
+	*argv = (char **)g_ptr_array_free(words, FALSE);
+}
+
 bool
 kvcfs_options_take_mount_helper(KvcfsOptions *options, int *argc, char ***argv, GError **error)
 {
 	g_autofree char *name = g_path_get_basename((*argv)[0]);
-	if (!g_str_has_prefix(name, "mount."))
+	if (!g_str_has_prefix(name, "mount.")) {
+		separate_options(argc, argv);
 		return true;
+	}
 	g_autoptr(GPtrArray) arguments = g_ptr_array_new_with_free_func(g_free);
 	Helper helper = {.arguments = arguments};
 	g_autofree char **moved = g_memdup2(*argv, sizeof *moved * ((size_t)*argc + 1));
@@ -270,7 +295,8 @@ kvcfs_options_take_mount_helper(KvcfsOptions *options, int *argc, char ***argv, 
 	if (left == 2) {
 		g_autofree char *source = quote(moved[optind]);
 		/* First, so that an fsname among the options wins. */
-		g_ptr_array_insert(arguments, 1, g_strconcat("-ofsname=", source, NULL));
+		g_ptr_array_insert(arguments, 1, g_strdup("-o"));
+		g_ptr_array_insert(arguments, 2, g_strconcat("fsname=", source, NULL));
 		g_ptr_array_add(arguments, g_strdup("--"));
 		g_ptr_array_add(arguments, g_strdup(moved[optind + 1]));
 	}

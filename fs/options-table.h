@@ -68,7 +68,9 @@ bool kvcfs_options_take_mount_options(KvcfsOptions *options,
 				      GError **error);
 /*
  * options-mount.c: was the program called as mount.TYPE? Then *ARGV is rewritten from what mount(8)
- * passes (SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]) to our own command line (transfer full).
+ * passes (SOURCE MOUNTPOINT [-sfnv] [-o OPTIONS]) to our own command line (transfer full). Else
+ * only
+ * "-oOPTIONS" becomes two words.
  */
 bool
 kvcfs_options_take_mount_helper(KvcfsOptions *options, int *argc, char ***argv, GError **error);
