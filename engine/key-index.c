@@ -220,6 +220,34 @@ kvc_key_index_add(
 		index->scope_known(index->user, key->scope);
 }
 
+static void
+hide_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters)
+{
+	if (!adapters)
+		return;
+	if (!shard->hidden)
+		shard->hidden = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+						      (GDestroyNotify)kvc_object_key_unref, NULL);
+	adapters |= GPOINTER_TO_UINT(g_hash_table_lookup(shard->hidden, key));
+	g_hash_table_insert(shard->hidden, kvc_object_key_ref(key), GUINT_TO_POINTER(adapters));
+}
+
+void
+kvc_key_index_replace(KvcKeyIndex *index, KvcObjectKey *key, uint64_t bytes, int64_t mtime_ns)
+{
+	Shard *shard = shard_of(index, key);
+	kvc_mutex_lock(&shard->lock);
+	Entry *entry = g_hash_table_lookup(shard->entries, key);
+	if (entry) {
+		hide_locked(shard, key, entry->tiers & ~KVC_TIER_L1);
+		entry->tiers = 0;
+		update_locked(entry, KVC_TIER_L1, bytes, mtime_ns);
+	}
+	kvc_mutex_unlock(&shard->lock);
+	if (!entry)
+		kvc_key_index_add(index, key, KVC_TIER_L1, bytes, mtime_ns);
+}
+
 /* ---- Removing ------------------------------------------------------------------------------ */
 
 /* The index of the first slot with a sequence above AFTER. */
@@ -317,15 +345,7 @@ kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters)
 	Shard *shard = shard_of(index, key);
 	bool is_lost = false;
 	kvc_mutex_lock(&shard->lock);
-	if (adapters) {
-		if (!shard->hidden)
-			shard->hidden =
-				g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
-						      (GDestroyNotify)kvc_object_key_unref, NULL);
-		adapters |= GPOINTER_TO_UINT(g_hash_table_lookup(shard->hidden, key));
-		g_hash_table_insert(shard->hidden, kvc_object_key_ref(key),
-				    GUINT_TO_POINTER(adapters));
-	}
+	hide_locked(shard, key, adapters);
 	uint32_t had = clear_tiers_locked(shard, key, UINT32_MAX, &is_lost);
 	kvc_mutex_unlock(&shard->lock);
 	if (is_lost)

@@ -23,6 +23,11 @@ void kvc_key_index_free(KvcKeyIndex *index);
  */
 void kvc_key_index_add(
 	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns);
+/*
+ * L1 has a new version of KEY: what adapters have is the one before, and hidden until the new one
+ * is stored there (kvc_key_index_unhide, then add).
+ */
+void kvc_key_index_replace(KvcKeyIndex *index, KvcObjectKey *key, uint64_t bytes, int64_t mtime_ns);
 /* KEY is not, or no longer, in TIERS; calls key_lost when it was the last. */
 void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers);
 /*

@@ -174,6 +174,16 @@ kvc_l1_manager_reserve_read(KvcL1Manager *m,
 	return hits;
 }
 
+void
+kvc_l1_manager_reserve_read_again(KvcL1Manager *m, KvcL1Object *object)
+{
+	Shard *shard = shard_of(m, object->key);
+	kvc_mutex_lock(&shard->lock);
+	lock_read_locked(m, object, 1);
+	notify(m, on_reserved_read, object);
+	kvc_mutex_unlock(&shard->lock);
+}
+
 KvcL1Error
 kvc_l1_manager_finish_read(KvcL1Manager *m, KvcL1Object *object, unsigned read_locks)
 {

@@ -105,6 +105,8 @@ size_t kvc_l1_manager_reserve_read(KvcL1Manager *m,
 				   unsigned read_locks,
 				   KvcL1Object **objects,
 				   KvcL1Error *errors);
+/* One lock more on an object that is read-locked, also a detached one. */
+void kvc_l1_manager_reserve_read_again(KvcL1Manager *m, KvcL1Object *object);
 /* Releases READ_LOCKS locks and references of each object. KEY_IN_WRONG_STATE: was not locked so
  * often. */
 KvcL1Error kvc_l1_manager_finish_read(KvcL1Manager *m, KvcL1Object *object, unsigned read_locks);

@@ -25,8 +25,12 @@ of_listener(KvcL1ManagerListener *l)
 static void
 on_admitted(KvcL1ManagerListener *l, KvcL1Object *object)
 {
-	kvc_key_index_add(of_listener(l)->context.index, object->key, KVC_TIER_L1, object->bytes,
-			  object->mtime_ns);
+	KvcKeyIndex *index = of_listener(l)->context.index;
+	/* Chunks of one hash are the same bytes wherever they are. */
+	if (object->key->space == KVC_SPACE_CHUNK)
+		kvc_key_index_add(index, object->key, KVC_TIER_L1, object->bytes, object->mtime_ns);
+	else
+		kvc_key_index_replace(index, object->key, object->bytes, object->mtime_ns);
 }
 
 static void
@@ -270,6 +274,12 @@ kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1
 		return -ENOENT;
 	kvc_stats_add(&sm->stats, hits_l1, 1);
 	return 0;
+}
+
+void
+kvc_storage_manager_reserve_read_again(KvcStorageManager *sm, KvcL1Object *object)
+{
+	kvc_l1_manager_reserve_read_again(sm->context.l1, object);
 }
 
 void

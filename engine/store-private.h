@@ -149,6 +149,8 @@ void kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWa
 void kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message);
 /* Begins whatever can be begun for R, answers its waiters, frees it when nothing is left. */
 void kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r);
+/* R's object is on ADAPTER: the index learns it. */
+void kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
 /* The store of R's object on ADAPTER failed with -errno: again after a while, or never. */
 void kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error);
 void kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_error);

@@ -334,6 +334,21 @@ is_resident(KvcStoreController *c, KvcL1Object *object)
 	return same;
 }
 
+/* A version that was replaced meanwhile is not what the index knows: it stays hidden. */
+void
+kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
+{
+	KvcKeyIndex *index = c->context->index;
+	KvcL1Object *object = r->object;
+	uint32_t bit = 1u << adapter;
+	if (r->key->space != KVC_SPACE_CHUNK) {
+		if (r->next || (deleting(r) & bit) || !is_resident(c, object))
+			return;
+		kvc_key_index_unhide(index, r->key, bit);
+	}
+	kvc_key_index_add(index, r->key, bit, object->bytes, object->mtime_ns);
+}
+
 void
 kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters)
 {

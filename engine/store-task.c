@@ -167,7 +167,7 @@ finish_target(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int64_t 
 	if (result >= 0) {
 		r->stored |= bit;
 		kvc_stats_add(context->stats, stores_completed, 1);
-		kvc_key_index_add(context->index, r->key, bit, object->bytes, object->mtime_ns);
+		kvc_store_record_note_stored(c, r, adapter);
 	} else {
 		kvc_store_record_fail(c, r, adapter, (int)result);
 	}

@@ -78,3 +78,21 @@ kvcfs_fetch_start(Kvcfs *fs,
 		on_event(fetch, handle);
 	kvcfs_fetch_drop(fetch);
 }
+
+void
+kvcfs_fetch_object(Kvcfs *fs,
+		   fuse_req_t req,
+		   KvcObjectKey *key,
+		   bool (*answer)(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user),
+		   void *user)
+{
+	int64_t timeout = fs->config.load_timeout_ns;
+	KvcPrefetchParams params = {
+		.keys = &key,
+		.n_keys = 1,
+		.flags = KVC_PREFETCH_URGENT,
+		.timeout_ns = timeout,
+	};
+	kvcfs_count(fs, opens_waited);
+	kvcfs_fetch_start(fs, req, &params, false, kvcfs_now_ns() + timeout, answer, user);
+}

@@ -96,8 +96,9 @@ leave_tables_locked(KvcfsInode *inode)
 		g_hash_table_remove(table, inode->key);
 	if (inode->kind == KVCFS_KEYS)
 		kvcfs_chain_forget_keys_inode_locked(inode->parent, inode);
-	if (inode->kind == KVCFS_RANK && g_hash_table_lookup(fs->ranks, inode->scope) == inode)
-		g_hash_table_remove(fs->ranks, inode->scope);
+	bool is_dir = inode->kind == KVCFS_RANK || inode->kind == KVCFS_DIR;
+	if (is_dir && g_hash_table_lookup(fs->dirs, inode->scope) == inode)
+		g_hash_table_remove(fs->dirs, inode->scope);
 }
 
 static void
@@ -196,7 +197,8 @@ bool
 kvcfs_object_exists(Kvcfs *fs, KvcObjectKey *key)
 {
 	KvcObjectInfo info;
-	return kvc_storage_manager_stat(fs->sm, key, &info) == 0 && info.bytes > 0;
+	return kvc_storage_manager_stat(fs->sm, key, &info) == 0 &&
+	       (info.bytes > 0 || key->space == KVC_SPACE_PLAIN);
 }
 
 /* ---- Attributes ---------------------------------------------------------------------------- */
@@ -217,19 +219,29 @@ set_times(struct stat *st, int64_t mtime_ns, int64_t atime_ns)
 static unsigned
 count_links_locked(KvcfsInode *inode)
 {
-	KvcfsInode *rank = g_hash_table_lookup(inode->fs->ranks, inode->key->scope);
-	if (!rank || !rank->nlinks)
+	KvcfsInode *dir = g_hash_table_lookup(inode->fs->dirs, inode->key->scope);
+	if (!dir || !dir->nlinks)
 		return 1;
-	return 1 + GPOINTER_TO_UINT(g_hash_table_lookup(rank->nlinks, inode->key));
+	return 1 + GPOINTER_TO_UINT(g_hash_table_lookup(dir->nlinks, inode->key));
 }
 
 /* A file on its way: what its memory has now. */
 static int
 stat_staging(KvcfsInode *inode, struct stat *st)
 {
-	struct stat backing;
-	if (fstat(kvc_l1_object_get_fd(inode->staging->object), &backing) != 0)
+	const KvcfsStaging *staging = inode->staging;
+	KvcObjectInfo info = {0};
+	struct stat backing = {0};
+	if (!staging->object) {
+		/* A copy that nobody has written to is what it is a copy of. */
+		kvc_storage_manager_stat(inode->fs->sm, staging->target, &info);
+		backing.st_size = (off_t)(staging->base ? kvc_l1_object_get_bytes(staging->base)
+							: info.bytes);
+		backing.st_blocks = (backing.st_size + 511) / 512;
+		backing.st_mtim = backing.st_atim = to_timespec(info.mtime_ns);
+	} else if (fstat(kvc_l1_object_get_fd(staging->object), &backing) != 0) {
 		return -errno;
+	}
 	st->st_size = backing.st_size;
 	st->st_blocks = MIN(backing.st_blocks, (backing.st_size + 511) / 512);
 	st->st_nlink = inode->is_unlinked ? 0 : 1;
@@ -240,25 +252,40 @@ stat_staging(KvcfsInode *inode, struct stat *st)
 	return 0;
 }
 
+bool
+kvcfs_inode_is_replaced_locked(const KvcfsInode *inode)
+{
+	if (!inode->key || inode->key->space != KVC_SPACE_PLAIN)
+		return false;
+	const KvcfsInode *current = g_hash_table_lookup(inode->fs->objects, inode->key);
+	return current && current != inode;
+}
+
+/* Gone or replaced, but an open descriptor may still ask. */
+static int
+stat_open_file(KvcfsInode *inode, struct stat *st)
+{
+	pthread_mutex_lock(&inode->io_lock);
+	bool is_open = inode->n_opens > 0;
+	pthread_mutex_unlock(&inode->io_lock);
+	if (!is_open)
+		return -ENOENT;
+	st->st_size = (off_t)inode->open_bytes;
+	st->st_blocks = (st->st_size + 511) / 512;
+	set_times(st, inode->mtime_ns, inode->atime_ns);
+	return 0;
+}
+
 static int
 stat_object(KvcfsInode *inode, struct stat *st)
 {
 	KvcObjectInfo info;
-	int rc = inode->is_unlinked || !inode->key
-			 ? -ENOENT
-			 : kvc_storage_manager_stat(inode->fs->sm, inode->key, &info);
-	if (rc < 0) {
-		/* Gone, but an open descriptor may still ask. */
-		pthread_mutex_lock(&inode->io_lock);
-		bool is_open = inode->n_opens > 0;
-		pthread_mutex_unlock(&inode->io_lock);
-		if (!is_open)
-			return rc;
-		st->st_size = (off_t)inode->open_bytes;
-		st->st_blocks = (st->st_size + 511) / 512;
-		set_times(st, inode->mtime_ns, inode->atime_ns);
+	bool is_gone = inode->is_unlinked || !inode->key ||
+		       kvc_storage_manager_stat(inode->fs->sm, inode->key, &info) < 0;
+	if ((is_gone || kvcfs_inode_is_replaced_locked(inode)) && stat_open_file(inode, st) == 0)
 		return 0;
-	}
+	if (is_gone)
+		return -ENOENT;
 	st->st_size = (off_t)info.bytes;
 	st->st_blocks =
 		info.tiers & KVC_TIER_L1 ? (blkcnt_t)((info.bytes + 511) / 512) : info.bytes > 0;
@@ -298,15 +325,24 @@ kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st)
 	return rc;
 }
 
-/* Only what is committed may be cached under its name. */
+/* Only what is committed, and nobody is about to replace, may be cached under its name. */
 static bool
-is_cacheable(KvcfsInode *inode)
+is_lasting_locked(const KvcfsInode *inode)
+{
+	if (inode->kind != KVCFS_OBJECT)
+		return inode->kind != KVCFS_KEYS;
+	return !inode->staging && !inode->is_unlinked && inode->key &&
+	       !kvcfs_is_being_written_locked(inode->fs, inode->key) &&
+	       !kvcfs_inode_is_replaced_locked(inode);
+}
+
+bool
+kvcfs_inode_is_lasting(KvcfsInode *inode)
 {
 	pthread_mutex_lock(&inode->fs->names);
-	bool cacheable = inode->kind == KVCFS_OBJECT ? !inode->staging && !inode->is_unlinked
-						     : inode->kind != KVCFS_KEYS;
+	bool is_lasting = is_lasting_locked(inode);
 	pthread_mutex_unlock(&inode->fs->names);
-	return cacheable;
+	return is_lasting;
 }
 
 void
@@ -319,7 +355,7 @@ kvcfs_reply_entry(fuse_req_t req, KvcfsInode *inode)
 		kvcfs_inode_unref(inode, 1);
 		return;
 	}
-	if (is_cacheable(inode)) {
+	if (kvcfs_inode_is_lasting(inode)) {
 		entry.entry_timeout = KVCFS_ENTRY_TIMEOUT;
 		entry.attr_timeout = KVCFS_ATTR_TIMEOUT;
 	}

@@ -36,11 +36,15 @@ on_scope_known(void *user, KvcKeyScope *scope)
 static void
 make_tables(Kvcfs *fs)
 {
-	fs->ranks = g_hash_table_new(NULL, NULL);
+	fs->dirs = g_hash_table_new(NULL, NULL);
 	fs->objects = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fs->prefixes = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fs->closing = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
 					    (GDestroyNotify)kvc_object_key_unref, g_free);
+	fs->writing = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+					    (GDestroyNotify)kvc_object_key_unref,
+					    (GDestroyNotify)g_ptr_array_unref);
+	fs->redirects = g_hash_table_new(NULL, NULL);
 	fs->handles = g_hash_table_new(NULL, NULL);
 	fs->commit_waiters = g_ptr_array_new();
 	fs->held_dirs = g_ptr_array_new();
@@ -51,9 +55,11 @@ static void
 make_fixed_inodes(Kvcfs *fs)
 {
 	int64_t now = kvcfs_wall_ns();
+	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new_plain("", NULL);
 	fs->next_ino = FUSE_ROOT_ID;
 	pthread_mutex_lock(&fs->names);
-	fs->root = kvcfs_inode_new_locked(fs, KVCFS_DIR, NULL, "", NULL);
+	fs->root = kvcfs_inode_new_locked(fs, KVCFS_DIR, NULL, "", scope);
+	g_hash_table_insert(fs->dirs, scope, fs->root);
 	fs->root->mtime_ns = now;
 	fs->root->uid = getuid();
 	fs->root->gid = getgid();
@@ -84,10 +90,12 @@ free_parts(Kvcfs *fs)
 	kvcfs_inodes_free_all(fs);
 	g_ptr_array_unref(fs->controls);
 	g_hash_table_unref(fs->handles);
-	g_hash_table_unref(fs->ranks);
+	g_hash_table_unref(fs->dirs);
 	g_hash_table_unref(fs->objects);
 	g_hash_table_unref(fs->prefixes);
 	g_hash_table_unref(fs->closing);
+	g_hash_table_unref(fs->writing);
+	g_hash_table_unref(fs->redirects);
 	g_ptr_array_unref(fs->commit_waiters);
 	g_ptr_array_unref(fs->held_dirs);
 	g_ptr_array_unref(fs->open_prefixes);
@@ -198,6 +206,7 @@ kvcfs_end_session(Kvcfs *fs, bool all_closed)
 	kvcfs_pendings_stop(fs->pendings);
 	if (!all_closed)
 		distrust_stagings(fs);
+	kvcfs_redirects_drop_all(fs);
 	kvcfs_handles_release_all(fs);
 	int rc = kvcfs_prefix_save_all(fs);
 	if (rc < 0)

@@ -68,7 +68,7 @@ kvcfs_prefix_mkdir(KvcfsInode *rank, const char *name, mode_t mode, KvcfsInode *
 	Kvcfs *fs = rank->fs;
 	if (strlen(name) > KVC_NAME_MAX_BYTES)
 		return -ENAMETOOLONG;
-	if (kvcfs_name_classify(name) != KVCFS_NAME_OTHER)
+	if (kvcfs_name_classify(rank->scope, name) != KVCFS_NAME_OTHER)
 		return -EINVAL;
 	g_autoptr(KvcObjectKey) key = chain_key(rank, name);
 	if (!key)

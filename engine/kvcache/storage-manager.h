@@ -88,6 +88,8 @@ void kvc_storage_manager_abort_write(KvcStorageManager *sm, KvcL1Object *object)
 /* Read-locks KEY if it is in L1: 0 and *OBJECT (give back with finish_read), or -ENOENT. */
 int
 kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1Object **object);
+/* One lock more on an object that the caller knows to be read-locked. */
+void kvc_storage_manager_reserve_read_again(KvcStorageManager *sm, KvcL1Object *object);
 void kvc_storage_manager_finish_read(KvcStorageManager *sm, KvcL1Object *object);
 
 /* The file of an object; owned by the object. Any thread that holds the object. */

@@ -53,7 +53,7 @@ control prefetch /
 assert_le $((n + 1)) "$(status l1_objects)" "objects in L1 after the root"
 assert_eq 0 "$(status l1_read_locks)" "locks after a prefetch"
 assert_eq 0 "$(stat_counter mount_prefetch_failed)" mount_prefetch_failed
-assert_eq "$(stat_counter mount_prefetch_objects)" "$(stat_counter mount_prefetch_loaded)" "objects loaded"
+assert_eq "$(stat_counter mount_prefetch_objects)" "$(stat_counter mount_prefetch_loaded)" "objects loaded, none having failed"
 # Nothing holds them.
 empty_l1
 
@@ -138,7 +138,8 @@ done
 control flush /
 control evict /
 expect_errno write:EIO write "$MNT/.kvcache/prefetch" "$MODEL"$'\n'
-assert_eq "1 $((n - 1))" "$(stat_counter mount_prefetch_failed) $(stat_counter mount_prefetch_loaded)" "failed and loaded"
+assert_eq 1 "$(stat_counter mount_prefetch_failed)" mount_prefetch_failed
+assert_eq $((n - 1)) "$(status l1_objects)" "objects in L1 in spite of one that failed"
 stop_fs
 
 # An L2 that does not answer in time ends the write.
