@@ -261,6 +261,16 @@ open_for_reading(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	open_locked_object(req, inode, object, fi);
 }
 
+/* Answered, INODE may be forgotten: hence the reference. */
+static void
+open_for_reading_ahead(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
+{
+	kvcfs_inode_ref(inode);
+	open_for_reading(req, inode, fi);
+	kvcfs_readahead(inode);
+	kvcfs_inode_unref(inode, 1);
+}
+
 static void
 open_object(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 {
@@ -270,7 +280,7 @@ open_object(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	else if (inode->is_unlinked)
 		fuse_reply_err(req, ENOENT);
 	else
-		open_for_reading(req, inode, fi);
+		open_for_reading_ahead(req, inode, fi);
 }
 
 /* ---- OPEN of a file on its way -------------------------------------------------------------- */

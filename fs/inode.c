@@ -176,6 +176,7 @@ free_inode(KvcfsInode *inode)
 	g_clear_pointer(&inode->chain, kvcfs_chain_free);
 	g_clear_pointer(&inode->key, kvc_object_key_unref);
 	g_clear_pointer(&inode->xattrs, kvc_xattrs_unref);
+	g_clear_pointer(&inode->via, kvc_object_key_unref);
 	g_clear_pointer(&inode->scope, kvc_key_scope_unref);
 	pthread_mutex_destroy(&inode->io_lock);
 	free_retired(inode);

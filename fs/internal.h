@@ -53,6 +53,14 @@
 	X(chains_load_failed, "Chains that could not be loaded in time")                           \
 	X(directory_log_errors, "Failed tries to write or sync the log of directories")            \
 	X(directory_log_corrupt, "Damaged records of the log of directories, left out")            \
+	X(prefetches, "Paths written to .kvcache/prefetch, one write counted once")                \
+	X(prefetch_objects, "Objects whose load was asked for by them")                            \
+	X(prefetch_loaded, "Of these, those that are in L1 now")                                   \
+	X(prefetch_failed, "Of these, those that could not be loaded, or not in time")             \
+	X(prefetch_over_bound, "Objects left out because half of L1 was loaded by the write")      \
+	X(readahead_requests, "Loads of entries ahead of one that was opened")                     \
+	X(readahead_objects, "Entries in them")                                                    \
+	X(readahead_loaded, "Of these, those that were loaded")                                    \
 	X(interrupted, "Waiting requests whose caller was interrupted")                            \
 	X(backing_open_failed, "Passthrough registrations the kernel refused")
 
@@ -144,8 +152,9 @@ struct KvcfsInode {
 	/* Of an OBJECT once committed: a copy of what the engine said last (attr.c). */
 	int64_t atime_ns, mtime_ns, ctime_ns; /* 0: none given */
 	int64_t written_ns;		      /* staging: its last write when mtime_ns was given */
-	KvcXattrs *xattrs;   /* owned or NULL; of an OBJECT until it is committed */
-	bool is_pinned;	     /* staging: to be pinned at its commit */
+	KvcXattrs *xattrs; /* owned or NULL; of an OBJECT until it is committed */
+	bool is_pinned;	   /* staging: to be pinned at its commit */
+	KvcObjectKey *via; /* OBJECT: the chain of the prefix directory it was last looked up in */
 	uint64_t open_bytes; /* OBJECT: size when it was last opened, for stat after an unlink */
 
 	/* Protected by io_lock. OBJECT only. */
@@ -168,6 +177,7 @@ struct Kvcfs {
 	struct fuse_session *se;
 	bool is_passthrough;
 	uint64_t l1_capacity_bytes;
+	int64_t start_ns;
 	KvcfsPendings *pendings;
 	KvcfsNotifier *notifier;
 	struct KvcfsDirLog *dir_log; /* NULL: directories are forgotten */
@@ -650,6 +660,16 @@ mode_t kvcfs_control_mode(int control);
 void kvcfs_control_open(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi);
 /* WRITE of paths, answered when all is done. */
 void kvcfs_control_write(fuse_req_t req, KvcfsInode *inode, const char *data, size_t len);
+
+/* control-prefetch.c: loads KEYS into L1 without locking them, then answers the write of SIZE. */
+void kvcfs_control_act_prefetch(fuse_req_t req, Kvcfs *fs, GPtrArray *keys, size_t size);
+
+/* ---- readahead.c ----------------------------------------------------------------------------- */
+
+/* A name of DIR was resolved to the object INODE: where an open of it comes from. */
+void kvcfs_readahead_note_locked(KvcfsInode *inode, KvcfsInode *dir);
+/* INODE is opened for reading: begins to load what follows it in its prefix directory. */
+void kvcfs_readahead(KvcfsInode *inode);
 
 /* ---- notify.c -------------------------------------------------------------------------------- */
 

@@ -112,6 +112,7 @@ lookup_found(Lookup *lookup)
 	Kvcfs *fs = lookup->fs;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_object_inode_locked(fs, lookup->key);
+	kvcfs_readahead_note_locked(inode, lookup->dir);
 	pthread_mutex_unlock(&fs->names);
 	kvcfs_reply_entry(lookup->req, inode);
 	lookup_free(lookup);
