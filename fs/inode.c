@@ -347,7 +347,10 @@ stat_object(KvcfsInode *inode, struct stat *st)
 	KvcObjectInfo info;
 	bool is_gone = inode->is_unlinked || !inode->key ||
 		       kvc_storage_manager_stat(inode->fs->sm, inode->key, &info) < 0;
-	if ((is_gone || kvcfs_inode_is_replaced_locked(inode)) && stat_open_file(inode, st) == 0)
+	/* The engine may know the next version a moment before our tables do. */
+	bool is_other = !is_gone && inode->key->space == KVC_SPACE_PLAIN &&
+			(info.bytes != inode->open_bytes || kvcfs_inode_is_replaced_locked(inode));
+	if ((is_gone || is_other) && stat_open_file(inode, st) == 0)
 		return 0;
 	if (is_gone)
 		return -ENOENT;
@@ -390,8 +393,21 @@ kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st)
 		rc = inode->staging ? stat_staging(inode, st) : stat_object(inode, st);
 	else
 		stat_other(inode, st);
+	inode->told_bytes = (uint64_t)st->st_size;
 	pthread_mutex_unlock(&fs->names);
 	return rc;
+}
+
+/*
+ * A plain file that is written again and again: an open may get a later version than its lookup
+ * has seen (file-ops.c), so the kernel must ask for its size.
+ */
+#define SETTLED_NS INT64_C(1000000000)
+
+static bool
+is_settled_locked(const KvcfsInode *inode)
+{
+	return inode->published_ns == 0 || kvcfs_now_ns() - inode->published_ns > SETTLED_NS;
 }
 
 /* Only what is committed, and nobody is about to replace, may be cached under its name. */
@@ -400,7 +416,7 @@ is_lasting_locked(const KvcfsInode *inode)
 {
 	if (inode->kind != KVCFS_OBJECT)
 		return inode->kind != KVCFS_KEYS;
-	return !inode->staging && !inode->is_unlinked && inode->key &&
+	return !inode->staging && !inode->is_unlinked && inode->key && is_settled_locked(inode) &&
 	       !kvcfs_is_being_written_locked(inode->fs, inode->key) &&
 	       !kvcfs_inode_is_replaced_locked(inode);
 }

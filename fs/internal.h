@@ -155,7 +155,10 @@ struct KvcfsInode {
 	KvcXattrs *xattrs; /* owned or NULL; of an OBJECT until it is committed */
 	bool is_pinned;	   /* staging: to be pinned at its commit */
 	KvcObjectKey *via; /* OBJECT: the chain of the prefix directory it was last looked up in */
-	uint64_t open_bytes; /* OBJECT: size when it was last opened, for stat after an unlink */
+	uint64_t open_bytes;  /* OBJECT: size when it was last opened, for stat after an unlink */
+	uint64_t told_bytes;  /* OBJECT: the size that the kernel was last told */
+	int64_t published_ns; /* OBJECT: when it became a plain file's newest version; 0: not here
+			       */
 
 	/* Protected by io_lock. OBJECT only. */
 	pthread_mutex_t io_lock;
