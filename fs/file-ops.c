@@ -142,10 +142,9 @@ kvcfs_op_setattr(
 /* ---- OPEN of an object --------------------------------------------------------------------- */
 
 static void
-note_opened(KvcfsInode *inode, const KvcL1Object *object)
+note_opened(KvcfsInode *inode)
 {
 	pthread_mutex_lock(&inode->fs->names);
-	inode->open_bytes = kvc_l1_object_get_bytes(object);
 	kvcfs_attr_note_open_locked(inode);
 	pthread_mutex_unlock(&inode->fs->names);
 }
@@ -163,7 +162,7 @@ reply_open(fuse_req_t req, KvcfsHandle *handle, int fd, bool is_direct, struct f
 	fi->direct_io = id == 0;
 	fi->keep_cache = 0;
 	if (handle->object) {
-		note_opened(handle->inode, handle->object);
+		note_opened(handle->inode);
 		kvcfs_redirect_forget_retry(handle->inode->fs, fuse_req_ctx(req)->pid,
 					    handle->inode->key);
 	}
@@ -363,7 +362,6 @@ dup_staging(KvcfsInode *inode, bool *is_direct)
 	const KvcL1Object *object = !st ? NULL : st->object ? st->object : st->base;
 	if (object) {
 		*is_direct = st->is_direct;
-		inode->open_bytes = kvc_l1_object_get_bytes(object);
 		fd = fcntl(kvc_l1_object_get_fd(object), F_DUPFD_CLOEXEC, 3);
 		fd = fd < 0 ? -errno : fd;
 	}

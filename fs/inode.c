@@ -326,32 +326,35 @@ kvcfs_inode_is_replaced_locked(const KvcfsInode *inode)
 	return current && current != inode;
 }
 
-/* Gone or replaced, but an open descriptor may still ask. */
+/* What its open descriptors have may be gone, or the version before: 0 or -ENOENT. */
 static int
 stat_open_file(KvcfsInode *inode, struct stat *st)
 {
 	pthread_mutex_lock(&inode->io_lock);
 	bool is_open = inode->n_opens > 0;
-	pthread_mutex_unlock(&inode->io_lock);
-	if (!is_open)
-		return -ENOENT;
 	st->st_size = (off_t)inode->open_bytes;
+	pthread_mutex_unlock(&inode->io_lock);
 	st->st_blocks = (st->st_size + 511) / 512;
 	set_times(st, inode);
-	return 0;
+	return is_open ? 0 : -ENOENT;
 }
 
 static int
 stat_object(KvcfsInode *inode, struct stat *st)
 {
 	KvcObjectInfo info;
+	struct stat open_file = *st;
 	bool is_gone = inode->is_unlinked || !inode->key ||
 		       kvc_storage_manager_stat(inode->fs->sm, inode->key, &info) < 0;
+	bool is_open = stat_open_file(inode, &open_file) == 0;
 	/* The engine may know the next version a moment before our tables do. */
 	bool is_other = !is_gone && inode->key->space == KVC_SPACE_PLAIN &&
-			(info.bytes != inode->open_bytes || kvcfs_inode_is_replaced_locked(inode));
-	if ((is_gone || is_other) && stat_open_file(inode, st) == 0)
+			(info.bytes != (uint64_t)open_file.st_size ||
+			 kvcfs_inode_is_replaced_locked(inode));
+	if (is_open && (is_gone || is_other)) {
+		*st = open_file;
 		return 0;
+	}
 	if (is_gone)
 		return -ENOENT;
 	kvcfs_attr_remember_locked(inode, &info);

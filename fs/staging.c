@@ -418,8 +418,10 @@ take_staging_locked(KvcfsInode *inode)
 	KvcfsStaging *st = g_steal_pointer(&inode->staging);
 	if (st->target && !inode->key) {
 		inode->key = kvc_object_key_ref(st->target);
+		pthread_mutex_lock(&inode->io_lock);
 		if (st->object)
 			inode->open_bytes = kvc_l1_object_get_bytes(st->object);
+		pthread_mutex_unlock(&inode->io_lock);
 	}
 	return st;
 }
