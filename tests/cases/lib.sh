@@ -6,6 +6,9 @@
 #
 # In a case: WORK (private, on a disk), MNT (mount point, empty at first), L2 (directory of the fs adapter),
 # L1_SIZE, SRC and BUILD (the trees), SEED (for random data; KVC_TEST_SEED replays it), DAEMON_PID.
+#
+# KVC_TEST_MODE says how the daemon runs (see scripts/test): direct gives --io-mode=direct to each start that has no
+# --io-mode itself; in user the case itself already runs as an ordinary user. EXPECTED_IO_MODE is what comes of it.
 
 set -euo pipefail
 export LC_ALL=C
@@ -24,6 +27,7 @@ L1_SIZE=1G
 SEED=${KVC_TEST_SEED:-$RANDOM$RANDOM}
 KVCACHEFS=${KVCACHEFS:-$BUILD/fs/kvcachefs}
 CLIENTS=$BUILD/tests/clients
+EXPECTED_IO_MODE=passthrough
 DAEMON_PID=
 DAEMON_LOG=$WORK/daemon.log
 STATE=$WORK/state
@@ -34,6 +38,26 @@ RANK=$MNT/$MODEL/@01000100
 
 mkdir -p "$MNT" "$L2"
 : >>"$WORK/daemons"
+
+if [[ ${KVC_TEST_MODE:-} == direct ]]; then
+	# The last --io-mode counts, so a case's own wins.
+	printf '#!/bin/bash\nexec -a "$0" %q --io-mode=direct "$@"\n' "$KVCACHEFS" >"$WORK/kvcachefs"
+	chmod +x "$WORK/kvcachefs"
+	KVCACHEFS=$WORK/kvcachefs
+	EXPECTED_IO_MODE=direct
+fi
+if ((EUID != 0)); then
+	EXPECTED_IO_MODE=direct
+	# umount [-l] PATH, as an ordinary user does it.
+	umount() {
+		local -a lazy=()
+		if [[ $1 == -l ]]; then
+			lazy=(-z)
+			shift
+		fi
+		fusermount3 -u "${lazy[@]}" "$1"
+	}
+fi
 echo "seed $SEED (replay with KVC_TEST_SEED=$SEED)"
 
 # ---- Failing ---------------------------------------------------------------------------------
