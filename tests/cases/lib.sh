@@ -301,3 +301,17 @@ client_hear() {
 client_say() {
 	echo "$2" 1<>"$WORK/$1.in"
 }
+
+# expect_reads_on NAME PID: the daemon of a hold-open is gone. A passed-through file is read on, through descriptor and
+# mapping; without passthrough a read is an error, and no waiting.
+expect_reads_on() {
+	local rc=0
+	client_say "$1" go
+	wait "$2" || rc=$?
+	if [[ $EXPECTED_IO_MODE == passthrough ]]; then
+		assert_eq 0 "$rc" "$1 reads on: $(cat "$WORK/$1.out")"
+		client_said "$1" equal || fail "$1 never printed \"equal\""
+	else
+		assert_eq 1 "$rc" "$1 is told: $(cat "$WORK/$1.out")"
+	fi
+}
