@@ -34,7 +34,7 @@ targets_in() {
 		mount) pattern+='|fs/kvcachefs:|tests/clients/' ;;
 		esac
 	done
-	ninja -C "$dir" -t targets all | sed -nE '/: c_LINKER/ { /^('"${pattern#|}"')/ s/:.*//p }'
+	ninja -C "$dir" -t targets all | awk -F : -v pattern="^(${pattern#|})" '/: c_LINKER/ && $0 ~ pattern { print $1 }'
 }
 
 # set_up DIRECTORY OPTION...: again when an option or a file that meson looks for came or went (it does not watch

@@ -65,7 +65,10 @@ import errno, os, sys
 rank, name = sys.argv[1:]
 for target in (rank + "/P/.keys", rank + "/" + name):
     fd = os.open(rank + "/.x", os.O_CREAT | os.O_RDWR)
-    os.pwrite(fd, b"a", 1 << 50)
+    try:
+        os.pwrite(fd, b"a", 1 << 50)  # without passthrough this fails already
+    except OSError:
+        pass
     try:
         os.close(fd)
     except OSError:
