@@ -117,6 +117,16 @@ chain(const char *name)
 }
 
 KvcObjectKey *
+plain(const char *directory, const char *name)
+{
+	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new_plain(directory, NULL);
+	KvcObjectKey *key = kvc_object_key_new(scope, KVC_SPACE_PLAIN, name, strlen(name), NULL);
+
+	assert_non_null(key);
+	return key;
+}
+
+KvcObjectKey *
 numbered_chain(uint32_t number)
 {
 	g_autofree char *name = g_strdup_printf("p%u", number);

@@ -39,6 +39,7 @@ KvcObjectKey *key_new(const char *model,
 		      size_t len);
 KvcObjectKey *chunk(uint32_t number);
 KvcObjectKey *chain(const char *name);
+KvcObjectKey *plain(const char *directory, const char *name);
 KvcObjectKey *numbered_chain(uint32_t number);
 KvcMemoryObj object_new(size_t bytes, uint32_t seed);
 void await_event(int fd);

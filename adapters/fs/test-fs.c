@@ -585,11 +585,11 @@ static void
 test_failures(void **state)
 {
 	g_autoptr(KvcObjectKey) good = chunk(1);
-	g_autoptr(KvcObjectKey) plain = key_new("d", 0, 0, NULL, KVC_SPACE_PLAIN, "name", 4);
+	g_autoptr(KvcObjectKey) file = plain("d", "name");
 	g_autoptr(KvcObjectKey) unstorable =
 		key_new("a-SEP-b", 1, 0, NULL, KVC_SPACE_CHUNK, "abcd", 4);
 	g_autoptr(KvcObjectKey) blocked = chain("x");
-	KvcObjectKey *keys[] = {plain, unstorable, blocked, good};
+	KvcObjectKey *keys[] = {file, unstorable, blocked, good};
 	KvcMemoryObj objects[4];
 	KvcL2ObjectInfo info;
 	Fs fs;
@@ -597,11 +597,11 @@ test_failures(void **state)
 	fs_new(&fs, "");
 	for (uint32_t i = 0; i < 4; i++)
 		objects[i] = object_new(100, i);
-	assert_int_equal(store(&fs, plain, 100, 1), -ENOTSUP);
+	assert_int_equal(store(&fs, file, 100, 1), -ENOTSUP);
 	assert_int_equal(store(&fs, unstorable, 100, 1), -EINVAL);
-	assert_false(lookup_and_lock(&fs, plain, &info));
-	assert_false(load(&fs, plain, 100, 1));
-	assert_true(delete_key(&fs, plain));
+	assert_false(lookup_and_lock(&fs, file, &info));
+	assert_false(load(&fs, file, 100, 1));
+	assert_true(delete_key(&fs, file));
 	assert_describes(&fs, "health", "ok");
 	assert_describes(&fs, "unsupported_keys", "2");
 

@@ -5,6 +5,7 @@
 /* What the tests of both controllers stand on: an L1 with its index, over scripted adapters. */
 
 #include "tests/unit/fake-adapter.h"
+#include "tests/unit/key-fixture.h"
 
 #define MAX_FAKES 3
 
@@ -95,16 +96,6 @@ env_free(Env *env)
 	kvc_key_index_free(env->context.index);
 	kvc_key_scope_unref(env->scope);
 	g_free(env);
-}
-
-static inline KvcObjectKey *
-key_in(KvcKeyScope *scope, KvcSpace space, unsigned number)
-{
-	char name[9];
-	g_snprintf(name, sizeof(name), "%08x", number);
-	KvcObjectKey *key = kvc_object_key_new(scope, space, name, 8, NULL);
-	assert_non_null(key);
-	return key;
 }
 
 static inline KvcObjectKey *

@@ -17,6 +17,8 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/key-fixture.h"
+
 #define MIB (UINT64_C(1) << 20)
 #define PAGE UINT64_C(4096)
 #define L1_SIZE (2 * MIB)
@@ -119,16 +121,6 @@ tear_down(void **state)
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 
 /* ---- What the tests are made of ------------------------------------------------------------ */
-
-static inline KvcObjectKey *
-key_in(KvcKeyScope *scope, KvcSpace space, unsigned number)
-{
-	char name[9];
-	g_snprintf(name, sizeof(name), "%08x", number);
-	KvcObjectKey *key = kvc_object_key_new(scope, space, name, 8, NULL);
-	assert_non_null(key);
-	return key;
-}
 
 static inline KvcObjectKey *
 key_of(Fixture *f, unsigned number)
