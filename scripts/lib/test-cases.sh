@@ -56,12 +56,26 @@ case_name() {
 	echo "${name%.sh}"
 }
 
+# The processes that have the directory $1 in their environment. Reading the environment of one that hangs in its
+# memory can hang as well: those of its group are looked at one by one then, and it is left out.
+processes_of() {
+	# shellcheck disable=SC2016 # expanded by the inner shell
+	printf '%s\0' /proc/[0-9]*/environ | xargs -0 -n 32 -P 4 bash -c '
+		word=$1 && shift
+		timeout -s KILL 5 grep -lszxF "$word" "$@"
+		(($? == 137)) || exit 0
+		for file; do
+			timeout -s KILL 1 grep -lszxF "$word" "$file"
+		done
+		exit 0' processes_of "KVC_CASE_WORK=$1" 2>/dev/null | sort -u
+}
+
 # Ends what the case in directory $1 left: processes (they carry the directory in their environment), then mounts.
 clean_case() {
 	local work=$1 pid target
 	while IFS=/ read -r _ _ pid _; do
 		kill -KILL "$pid" 2>/dev/null || true
-	done < <(grep -lszxF "KVC_CASE_WORK=$work" /proc/[0-9]*/environ)
+	done < <(processes_of "$work")
 	while read -r target; do
 		target=$(printf '%b' "$target")
 		fusermount3 -uz "$target" 2>/dev/null || umount -l "$target" 2>/dev/null || true

@@ -143,20 +143,17 @@ wait_gone() {
 	wait_until "${2:-60}" "process $1 ends" is_gone "$1"
 }
 
-# The kvcachefs that serves MNT and was not there before; several cases start one after the other.
+# The kvcachefs that serves MNT and was not there before; several cases start one after the other. It is in the lock
+# file of its state directory; the cmdline of each process of the machine can hang with one that hangs.
 find_daemon() {
-	local dir pid
+	local pid
 	local -a argv
-	for dir in /proc/[0-9]*; do
-		pid=${dir##*/}
-		mapfile -d '' -t argv 2>/dev/null <"$dir/cmdline" || continue
-		[[ ${#argv[@]} -gt 1 && ${argv[0]} == "$KVCACHEFS" && ${argv[-1]} == "$MNT" ]] || continue
-		grep -qxF "$pid" "$WORK/daemons" && continue
-		is_gone "$pid" && continue
-		echo "$pid"
-		return 0
-	done
-	return 1
+	read -r pid _ 2>/dev/null <"$STATE/lock" || return 1
+	grep -qxF "$pid" "$WORK/daemons" && return 1
+	is_gone "$pid" && return 1
+	mapfile -d '' -t argv 2>/dev/null <"/proc/$pid/cmdline" || return 1
+	[[ ${#argv[@]} -gt 1 && ${argv[0]} == "$KVCACHEFS" && ${argv[-1]} == "$MNT" ]] || return 1
+	echo "$pid"
 }
 
 is_mounted() {
