@@ -125,7 +125,7 @@ tear_down(void **state)
 static inline KvcObjectKey *
 key_of(Fixture *f, unsigned number)
 {
-	return key_in(f->scope, KVC_SPACE_CHUNK, number);
+	return key_in(f->scope, f->scope->is_plain ? KVC_SPACE_PLAIN : KVC_SPACE_CHUNK, number);
 }
 
 static inline uint8_t

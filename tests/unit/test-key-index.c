@@ -681,6 +681,25 @@ test_threads_lose_each_key_once(void **state)
 		assert_int_equal(lost_of(f, i), 1);
 }
 
+/* A store that has the version before is not asked for the new one. */
+static void
+test_replaced_versions_hide_older_copies(void **state)
+{
+	Fixture *f = *state;
+	g_autoptr(KvcObjectKey) key = key_of(f, 1);
+	add(f, 1, A);
+	add(f, 1, B);
+	kvc_key_index_replace(f->index, key, 77, 5);
+	assert_int_equal(info_of(f, 1).tiers, L1);
+	assert_int_equal(info_of(f, 1).bytes, 77);
+	add(f, 1, A);
+	assert_int_equal(info_of(f, 1).tiers, L1);
+	kvc_key_index_unhide(f->index, key, A);
+	add(f, 1, A);
+	add(f, 1, B);
+	assert_int_equal(info_of(f, 1).tiers, L1 | A);
+}
+
 int
 main(void)
 {
@@ -700,6 +719,7 @@ main(void)
 		TEST(test_hide_removes_and_keeps_away),
 		TEST(test_hide_unknown_key),
 		TEST(test_hide_from_nobody),
+		TEST(test_replaced_versions_hide_older_copies),
 		cmocka_unit_test(test_no_callbacks_needed),
 		TEST(test_threads_add_remove_and_list),
 		TEST(test_threads_lose_each_key_once),
