@@ -305,6 +305,21 @@ kvc_l1_manager_extend_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes
 	return KVC_L1_SUCCESS;
 }
 
+void
+kvc_l1_manager_trim_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes)
+{
+	uint64_t kept = kvc_l1_page_round(bytes);
+	uint64_t old = __atomic_load_n(&object->charged_bytes, __ATOMIC_RELAXED);
+	while (kept < old) {
+		if (!__atomic_compare_exchange_n(&object->charged_bytes, &old, kept, false,
+						 __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+			continue;
+		kvc_l1_memory_uncharge(m->memory, old - kept, 0);
+		count_sub(m, staging_bytes, old - kept);
+		break;
+	}
+}
+
 /* ---- Commit -------------------------------------------------------------------------------- */
 
 static void
