@@ -317,6 +317,9 @@ change(KvcfsInode *inode, uint64_t reserve, bool set_size, uint64_t bytes)
 		rc = kvc_storage_manager_extend_write(fs->sm, object, reserve);
 	if (rc == 0 && set_size)
 		rc = kvc_l1_object_set_size(object, bytes);
+	/* Each write asks for its room again: what was cut off must not stay charged. */
+	if (rc == 0 && set_size && !fs->is_passthrough)
+		kvc_storage_manager_trim_write(fs->sm, object, bytes);
 	kvcfs_staging_release_writer(inode);
 	return rc;
 }
