@@ -28,6 +28,44 @@ kvcfs_closing_end_locked(Kvcfs *fs, const KvcObjectKey *key)
 		g_hash_table_remove(fs->closing, key);
 }
 
+/* ---- Plain files that are written again and again ------------------------------------------- */
+
+/*
+ * An open may get a later version than its lookup has seen (file-ops.c). So the kernel must ask for
+ * name and size of what has changed lately, whichever inode that is by now.
+ */
+#define SETTLED_NS INT64_C(1000000000)
+#define MANY_PUBLISHED 256
+
+static gboolean
+is_settled(void *key, void *value, void *user)
+{
+	return *(int64_t *)user - *(int64_t *)value > SETTLED_NS;
+}
+
+void
+kvcfs_note_published_locked(Kvcfs *fs, const KvcObjectKey *key)
+{
+	int64_t now = kvcfs_now_ns();
+	if (key->space != KVC_SPACE_PLAIN)
+		return;
+	if (g_hash_table_size(fs->published) >= fs->published_limit) {
+		g_hash_table_foreach_remove(fs->published, is_settled, &now);
+		fs->published_limit = 2 * g_hash_table_size(fs->published) + MANY_PUBLISHED;
+	}
+	g_hash_table_replace(fs->published, kvc_object_key_ref(key), g_memdup2(&now, sizeof(now)));
+}
+
+bool
+kvcfs_is_just_published_locked(Kvcfs *fs, const KvcObjectKey *key)
+{
+	int64_t now = kvcfs_now_ns();
+	int64_t *when = g_hash_table_lookup(fs->published, key);
+	return when && !is_settled(NULL, when, &now);
+}
+
+/* ---- Waiting ------------------------------------------------------------------------------- */
+
 /* Until when KEY (or, with NULL, SCOPE) is worth waiting for; 0: nobody is closing it. */
 static int64_t
 closing_deadline_locked(Kvcfs *fs, const KvcObjectKey *key, const KvcKeyScope *scope)

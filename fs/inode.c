@@ -401,25 +401,14 @@ kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st)
 	return rc;
 }
 
-/*
- * A plain file that is written again and again: an open may get a later version than its lookup
- * has seen (file-ops.c), so the kernel must ask for its size.
- */
-#define SETTLED_NS INT64_C(1000000000)
-
-static bool
-is_settled_locked(const KvcfsInode *inode)
-{
-	return inode->published_ns == 0 || kvcfs_now_ns() - inode->published_ns > SETTLED_NS;
-}
-
 /* Only what is committed, and nobody is about to replace, may be cached under its name. */
 static bool
 is_lasting_locked(const KvcfsInode *inode)
 {
 	if (inode->kind != KVCFS_OBJECT)
 		return inode->kind != KVCFS_KEYS;
-	return !inode->staging && !inode->is_unlinked && inode->key && is_settled_locked(inode) &&
+	return !inode->staging && !inode->is_unlinked && inode->key &&
+	       !kvcfs_is_just_published_locked(inode->fs, inode->key) &&
 	       !kvcfs_is_being_written_locked(inode->fs, inode->key) &&
 	       !kvcfs_inode_is_replaced_locked(inode);
 }

@@ -155,9 +155,7 @@ struct KvcfsInode {
 	KvcXattrs *xattrs; /* owned or NULL; of an OBJECT until it is committed */
 	bool is_pinned;	   /* staging: to be pinned at its commit */
 	KvcObjectKey *via; /* OBJECT: the chain of the prefix directory it was last looked up in */
-	uint64_t told_bytes;  /* OBJECT: the size that the kernel was last told */
-	int64_t published_ns; /* OBJECT: when it became a plain file's newest version; 0: not here
-			       */
+	uint64_t told_bytes; /* OBJECT: the size that the kernel was last told */
 
 	/* Protected by io_lock. OBJECT only. */
 	pthread_mutex_t io_lock;
@@ -203,6 +201,8 @@ struct Kvcfs {
 	GHashTable *prefixes;	   /* key -> PREFIX inode (not owned) */
 	GHashTable *closing;	   /* key -> KvcfsClosing: flushed, RELEASE to come */
 	GHashTable *writing;	   /* key -> GPtrArray of stagings' inodes (not owned) */
+	guint published_limit;	   /* beyond this size it is looked through for old ones */
+	GHashTable *published;	   /* key -> when a plain file was; commit-wait.c's */
 	GHashTable *redirects;	   /* thread -> redirect.c's */
 	bool is_sweep_armed;	   /* a timer will look at the redirects */
 	GPtrArray *commit_waiters; /* who waits for it; staging.c's */
@@ -343,6 +343,10 @@ void kvcfs_closing_begin_locked(Kvcfs *fs, KvcObjectKey *key, bool is_new);
 void kvcfs_closing_end_locked(Kvcfs *fs, const KvcObjectKey *key);
 /* A writer of KEY committed or gave up: wakes who waits for it. Without locks. */
 void kvcfs_commit_wake(Kvcfs *fs, const KvcObjectKey *key);
+
+/* The plain file KEY has a new version. Was that within the last second? */
+void kvcfs_note_published_locked(Kvcfs *fs, const KvcObjectKey *key);
+bool kvcfs_is_just_published_locked(Kvcfs *fs, const KvcObjectKey *key);
 
 /* How long the name of a flushed writer is waited for. */
 #define KVCFS_COMMIT_WAIT_NS (50 * INT64_C(1000000))

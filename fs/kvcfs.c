@@ -45,6 +45,8 @@ make_tables(Kvcfs *fs)
 	fs->writing = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
 					    (GDestroyNotify)kvc_object_key_unref,
 					    (GDestroyNotify)g_ptr_array_unref);
+	fs->published = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+					      (GDestroyNotify)kvc_object_key_unref, g_free);
 	fs->redirects = g_hash_table_new(NULL, NULL);
 	fs->handles = g_hash_table_new(NULL, NULL);
 	fs->commit_waiters = g_ptr_array_new();
@@ -97,6 +99,7 @@ free_parts(Kvcfs *fs)
 	g_hash_table_unref(fs->prefixes);
 	g_hash_table_unref(fs->closing);
 	g_hash_table_unref(fs->writing);
+	g_hash_table_unref(fs->published);
 	g_hash_table_unref(fs->redirects);
 	g_ptr_array_unref(fs->commit_waiters);
 	g_ptr_array_unref(fs->held_dirs);

@@ -31,6 +31,7 @@ move_key_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key, unsigne
 		g_hash_table_remove(fs->objects, new_key);
 		target->is_unlinked = true;
 	}
+	kvcfs_note_published_locked(fs, new_key);
 	kvcfs_staging_object_removed_locked(fs, new_key);
 	kvcfs_staging_object_moved_locked(fs, old_key, new_key);
 	KvcfsInode *inode = g_hash_table_lookup(fs->objects, old_key);

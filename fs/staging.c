@@ -545,7 +545,7 @@ kvcfs_staging_commit(KvcfsInode *inode)
 	if (is_known && (is_newest || !g_hash_table_contains(fs->objects, st->target)))
 		g_hash_table_replace(fs->objects, inode->key, inode);
 	if (is_newest)
-		inode->published_ns = kvcfs_now_ns();
+		kvcfs_note_published_locked(fs, st->target);
 	/* Only now: who looks the name up meanwhile must not keep what he finds. */
 	leave_writing_locked(inode, st);
 	pthread_mutex_unlock(&fs->names);
