@@ -23,6 +23,11 @@ void kvc_key_index_free(KvcKeyIndex *index);
  */
 void kvc_key_index_add(
 	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns);
+/*
+ * L1 has a new version of KEY: what adapters have is the one before, and hidden until the new one
+ * is stored there (kvc_key_index_unhide, then add).
+ */
+void kvc_key_index_replace(KvcKeyIndex *index, KvcObjectKey *key, uint64_t bytes, int64_t mtime_ns);
 /* KEY is not, or no longer, in TIERS; calls key_lost when it was the last. */
 void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers);
 /*
@@ -31,6 +36,32 @@ void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers)
  */
 uint32_t kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);
 void kvc_key_index_unhide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);
+
+/*
+ * The entry of OLD_KEY becomes that of NEW_KEY, at the end of its scope, in place of what was
+ * there. IS_RESIDENT: L1 has it. What the MOVABLE adapters have is in KvcObjectInfo.renaming until
+ * end_rename. Until then OLD_KEY is hidden from ADAPTERS and NEW_KEY from MOVABLE ones (a subset):
+ * what they say is about the time before. Calls key_lost for OLD_KEY, and scope_known.
+ */
+void kvc_key_index_rename(KvcKeyIndex *index,
+			  KvcObjectKey *old_key,
+			  KvcObjectKey *new_key,
+			  bool is_resident,
+			  uint32_t adapters,
+			  uint32_t movable);
+/* What an adapter has as the new key after a rename: what OLD_KEY was known to be, nothing, or
+ * something else, which stays hidden until it is stored over (as after kvc_key_index_replace). */
+typedef enum { KVC_RENAME_PRESENT, KVC_RENAME_ABSENT, KVC_RENAME_STALE } KvcRenameEnd;
+/*
+ * The rename ended on ADAPTER (one bit). NEW_KEY NULL: the adapter was none of the movable ones.
+ * Another rename of the key may have begun: then that
+ * one's end decides. Calls key_lost.
+ */
+void kvc_key_index_end_rename(KvcKeyIndex *index,
+			      KvcObjectKey *old_key,
+			      KvcObjectKey *new_key,
+			      uint32_t adapter,
+			      KvcRenameEnd end);
 
 int kvc_key_index_get(KvcKeyIndex *index, const KvcObjectKey *key, KvcObjectInfo *info);
 size_t kvc_key_index_list(KvcKeyIndex *index,

@@ -174,6 +174,16 @@ kvc_l1_manager_reserve_read(KvcL1Manager *m,
 	return hits;
 }
 
+void
+kvc_l1_manager_reserve_read_again(KvcL1Manager *m, KvcL1Object *object)
+{
+	Shard *shard = shard_of(m, object->key);
+	kvc_mutex_lock(&shard->lock);
+	lock_read_locked(m, object, 1);
+	notify(m, on_reserved_read, object);
+	kvc_mutex_unlock(&shard->lock);
+}
+
 KvcL1Error
 kvc_l1_manager_finish_read(KvcL1Manager *m, KvcL1Object *object, unsigned read_locks)
 {
@@ -337,18 +347,23 @@ detach_locked(KvcL1Manager *m, Shard *shard, KvcL1Object *object)
 }
 
 static void
+set_dirty_locked(KvcL1Manager *m, KvcL1Object *object)
+{
+	object->is_dirty = true;
+	count_add(m, dirty_objects, 1);
+	count_add(m, dirty_bytes, object->charged_bytes);
+}
+
+static void
 attach_locked(KvcL1Manager *m, Shard *shard, KvcL1Object *object, bool dirty)
 {
 	object->state = KVC_L1_RESIDENT;
-	object->is_dirty = dirty;
 	g_hash_table_insert(shard->objects, object->key, object);
 	count_add(m, objects, 1);
 	if (object->is_temporary)
 		count_add(m, temporary_objects, 1);
-	if (dirty) {
-		count_add(m, dirty_objects, 1);
-		count_add(m, dirty_bytes, object->charged_bytes);
-	}
+	if (dirty)
+		set_dirty_locked(m, object);
 	recount_free_locked(m, object);
 }
 
@@ -441,7 +456,7 @@ kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 static bool
 is_evictable_locked(const KvcL1Object *object)
 {
-	return is_free_locked(object) && __atomic_load_n(&object->refs, __ATOMIC_RELAXED) == 1;
+	return is_free_locked(object) && kvc_l1_object_is_unshared(object);
 }
 
 static KvcL1Error
@@ -478,6 +493,81 @@ KvcL1Error
 kvc_l1_manager_evict(KvcL1Manager *m, KvcObjectKey *key)
 {
 	return remove_key(m, key, false, true);
+}
+
+/* ---- Renaming ------------------------------------------------------------------------------ */
+
+static KvcL1Object *
+move_locked(KvcL1Manager *m,
+	    Shard *from,
+	    Shard *to,
+	    KvcL1Object *old,
+	    KvcObjectKey *new_key,
+	    bool store)
+{
+	bool dirty = m->tracks_dirty && (store || old->is_dirty || old->is_unreplicated);
+	KvcL1Object *object = kvc_l1_object_new_alias(old, new_key);
+	detach_locked(m, from, old);
+	attach_locked(m, to, object, dirty);
+	return object;
+}
+
+static void
+notify_renamed(KvcL1Manager *m, KvcObjectKey *old_key, KvcObjectKey *new_key, KvcL1Object *object)
+{
+	for (size_t i = 0; i < m->n_listeners; i++) {
+		KvcL1ManagerListener *l = m->listeners[i];
+		if (l->on_renamed)
+			l->on_renamed(l, old_key, new_key, object);
+	}
+}
+
+int
+kvc_l1_manager_rename(KvcL1Manager *m,
+		      KvcObjectKey *old_key,
+		      KvcObjectKey *new_key,
+		      int (*check)(void *user, bool is_resident),
+		      void *user)
+{
+	Shard *from = shard_of(m, old_key), *to = shard_of(m, new_key);
+	kvc_mutex_lock_both(&from->lock, &to->lock);
+	KvcL1Object *old = g_hash_table_lookup(from->objects, old_key);
+	int rc = check(user, old != NULL);
+	if (rc < 0) {
+		kvc_mutex_unlock_both(&from->lock, &to->lock);
+		return rc;
+	}
+	KvcL1Object *replaced = g_hash_table_lookup(to->objects, new_key);
+	if (replaced)
+		detach_locked(m, to, replaced);
+	KvcL1Object *object = NULL;
+	if (old)
+		object = move_locked(m, from, to, old, new_key, rc == KVC_L1_RENAME_STORE);
+	notify_renamed(m, old_key, new_key, object);
+	kvc_mutex_unlock_both(&from->lock, &to->lock);
+	if (old)
+		kvc_l1_object_unref(old);
+	if (replaced)
+		kvc_l1_object_unref(replaced);
+	return 0;
+}
+
+KvcL1Object *
+kvc_l1_manager_make_dirty(KvcL1Manager *m, KvcObjectKey *key)
+{
+	Shard *shard = shard_of(m, key);
+	kvc_mutex_lock(&shard->lock);
+	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
+	if (object) {
+		kvc_l1_object_ref(object);
+		if (!object->is_dirty) {
+			forget_dirty_locked(m, object);
+			set_dirty_locked(m, object);
+			recount_free_locked(m, object);
+		}
+	}
+	kvc_mutex_unlock(&shard->lock);
+	return object;
 }
 
 void

@@ -72,6 +72,12 @@ typedef struct KvcL1ManagerListener {
 	void (*on_prefetch_finished)(struct KvcL1ManagerListener *l, KvcL1Object *object);
 	void (*on_deleted_by_manager)(struct KvcL1ManagerListener *l, KvcL1Object *object);
 	void (*on_accessed)(struct KvcL1ManagerListener *l, KvcL1Object *object);
+	/* The object OLD_KEY is NEW_KEY now; OBJECT: what is resident as NEW_KEY, or NULL. What was
+	 * there before is gone; on_deleted_by_manager is not called for it. */
+	void (*on_renamed)(struct KvcL1ManagerListener *l,
+			   KvcObjectKey *old_key,
+			   KvcObjectKey *new_key,
+			   KvcL1Object *object);
 	/* set_clean() was called for a resident object; is_unreplicated says how it ended. */
 	void (*on_store_ended)(struct KvcL1ManagerListener *l, KvcL1Object *object);
 } KvcL1ManagerListener;
@@ -105,6 +111,8 @@ size_t kvc_l1_manager_reserve_read(KvcL1Manager *m,
 				   unsigned read_locks,
 				   KvcL1Object **objects,
 				   KvcL1Error *errors);
+/* One lock more on an object that is read-locked, also a detached one. */
+void kvc_l1_manager_reserve_read_again(KvcL1Manager *m, KvcL1Object *object);
 /* Releases READ_LOCKS locks and references of each object. KEY_IN_WRONG_STATE: was not locked so
  * often. */
 KvcL1Error kvc_l1_manager_finish_read(KvcL1Manager *m, KvcL1Object *object, unsigned read_locks);
@@ -153,6 +161,21 @@ KvcL1Error kvc_l1_manager_abort_write(KvcL1Manager *m, KvcL1Object *object);
 KvcL1Error kvc_l1_manager_delete(KvcL1Manager *m, KvcObjectKey *key, bool force);
 /* As delete without force, but only if the resident object is evictable; counts an eviction. */
 KvcL1Error kvc_l1_manager_evict(KvcL1Manager *m, KvcObjectKey *key);
+/*
+ * Renames OLD_KEY, resident or not, to NEW_KEY (another key), whose resident object is replaced:
+ * one step for whoever looks, with the listeners' on_renamed inside it. CHECK is called under both
+ * tables' locks: a negative errno refuses; KVC_L1_RENAME_STORE: the resident object must be stored
+ * again; 0: it is as dirty as it was (unreplicated counts as dirty). Readers of both objects keep
+ * what they hold; the memory is not copied. 0 or CHECK's errno.
+ */
+#define KVC_L1_RENAME_STORE 1
+int kvc_l1_manager_rename(KvcL1Manager *m,
+			  KvcObjectKey *old_key,
+			  KvcObjectKey *new_key,
+			  int (*check)(void *user, bool is_resident),
+			  void *user);
+/* The resident object of KEY must be stored (again): a reference to it, or NULL. */
+KvcL1Object *kvc_l1_manager_make_dirty(KvcL1Manager *m, KvcObjectKey *key);
 /* Fires on_accessed. */
 void kvc_l1_manager_touch_keys(KvcL1Manager *m, KvcObjectKey *const *keys, size_t n);
 /*

@@ -30,6 +30,7 @@ struct pm_scan_arg {
 typedef struct Object {
 	KvcL1Object base;
 	KvcL1Memory *memory;
+	KvcL1Object *owner; /* of the file and its charge, owned; NULL: this one */
 } Object;
 
 int
@@ -143,11 +144,43 @@ kvc_l1_object_unref(KvcL1Object *object)
 	g_assert(object->state == KVC_L1_DETACHED || object->state == KVC_L1_RESIDENT);
 	g_assert(object->read_locks == 0);
 	kvc_l1_memory_sample_full(o->memory);
-	close(object->fd);
-	kvc_l1_memory_uncharge(o->memory, object->charged_bytes, 1);
+	if (o->owner) {
+		kvc_l1_object_unref(o->owner);
+	} else {
+		close(object->fd);
+		kvc_l1_memory_uncharge(o->memory, object->charged_bytes, 1);
+	}
 	if (object->key)
 		kvc_object_key_unref(object->key);
 	g_free(o);
+}
+
+KvcL1Object *
+kvc_l1_object_new_alias(KvcL1Object *object, KvcObjectKey *key)
+{
+	KvcL1Object *owner = ((Object *)object)->owner ? ((Object *)object)->owner : object;
+	Object *o = g_new0(Object, 1);
+	o->memory = ((Object *)object)->memory;
+	o->owner = kvc_l1_object_ref(owner);
+	o->base.manager = object->manager;
+	o->base.fd = object->fd;
+	o->base.is_temporary = object->is_temporary;
+	o->base.full_epoch = object->full_epoch;
+	o->base.refs = 1;
+	o->base.key = kvc_object_key_ref(key);
+	o->base.bytes = object->bytes;
+	o->base.charged_bytes = object->charged_bytes;
+	o->base.mtime_ns = object->mtime_ns;
+	o->base.state = KVC_L1_DETACHED;
+	return &o->base;
+}
+
+bool
+kvc_l1_object_is_unshared(const KvcL1Object *object)
+{
+	const KvcL1Object *owner = ((const Object *)object)->owner;
+	return __atomic_load_n(&object->refs, __ATOMIC_RELAXED) == 1 &&
+	       (!owner || __atomic_load_n(&owner->refs, __ATOMIC_RELAXED) == 1);
 }
 
 int

@@ -20,6 +20,13 @@ int kvc_l1_object_allocate(KvcL1Object *object, uint64_t reserved);
  * are data now, and reading them must not take memory), and makes the charge exact. 0 or -errno.
  */
 int kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory);
+/*
+ * The same file under KEY, as a new object without locks (transfer full; in no table yet). File,
+ * memory and charge stay with the object that was reserved, which lives as long as any of them.
+ */
+KvcL1Object *kvc_l1_object_new_alias(KvcL1Object *object, KvcObjectKey *key);
+/* Would its memory return with the one reference that the table has? */
+bool kvc_l1_object_is_unshared(const KvcL1Object *object);
 /* Bytes of the object that lie on huge pages, or -1 where the kernel cannot tell. */
 int64_t kvc_l1_object_measure_huge_bytes(KvcL1Object *object);
 

@@ -18,7 +18,7 @@ known_adapters(KvcPrefetchController *c, KvcObjectKey *key)
 	KvcObjectInfo info;
 	if (kvc_key_index_get(c->context->index, key, &info) < 0)
 		return 0;
-	return (uint16_t)info.tiers;
+	return (uint16_t)(info.tiers & ~info.renaming);
 }
 
 static void
@@ -214,17 +214,20 @@ plan(KvcPrefetchRequest *r)
 
 /* ---- Results ------------------------------------------------------------------------------- */
 
-/* Tells the index; false: the key is being deleted from this adapter. */
+/*
+ * Tells the index; false: the key is being deleted from this adapter, or renamed there: what was
+ * found is what will be replaced.
+ */
 static bool
 note_found(KvcPrefetchController *c, KvcObjectKey *key, uint32_t tier, const KvcL2ObjectInfo *found)
 {
 	KvcObjectInfo info;
 	KvcKeyIndex *index = c->context->index;
-	if (kvc_key_index_get(index, key, &info) == 0 && (info.tiers & tier) &&
+	if (kvc_key_index_get(index, key, &info) == 0 && (info.tiers & ~info.renaming & tier) &&
 	    info.bytes == found->bytes)
 		return true;
 	kvc_key_index_add(index, key, tier, found->bytes, found->mtime_ns);
-	return kvc_key_index_get(index, key, &info) == 0 && (info.tiers & tier);
+	return kvc_key_index_get(index, key, &info) == 0 && (info.tiers & ~info.renaming & tier);
 }
 
 static void

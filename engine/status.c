@@ -3,6 +3,7 @@
 /* What an operator sees of the engine: lines of status, lines of stats, capacity. From memory only.
  */
 
+#include "engine/deletion-log.h"
 #include "engine/prefetch-controller.h"
 #include "engine/storage-manager-private.h"
 
@@ -59,6 +60,7 @@ judge_adapter(KvcStorageManager *sm, size_t i, Report *r)
 	slot->adapter->ops->describe(slot->adapter, adapter_health, r);
 	if (__atomic_load_n(&slot->store_failures, __ATOMIC_RELAXED) > 0 ||
 	    __atomic_load_n(&slot->deletes_failing, __ATOMIC_RELAXED) > 0 ||
+	    __atomic_load_n(&slot->renames_failing, __ATOMIC_RELAXED) > 0 ||
 	    __atomic_load_n(&sm->listings[i].error, __ATOMIC_RELAXED) < 0)
 		r->is_ok = false;
 }
@@ -74,6 +76,9 @@ overall_health(KvcStorageManager *sm, Report *r, const KvcL1Counts *counts)
 	}
 	if (n > 0 && r->n_failed == n)
 		return "failed";
+	KvcDeletionLogStatus deletions;
+	kvc_deletion_log_get_status(sm->context.deletions, &deletions);
+	r->n_degraded += deletions.is_failing;
 	return r->n_degraded > 0 || (n > 0 && counts->unreplicated_objects > 0) ? "degraded" : "ok";
 }
 
@@ -113,6 +118,9 @@ report_adapter(KvcStorageManager *sm, size_t i, Report *r)
 	g_autofree char *pending = g_strdup_printf(
 		"%" PRIu64, __atomic_load_n(&slot->deletes_pending, __ATOMIC_RELAXED));
 	adapter_line(r, "deletes_pending", pending);
+	g_autofree char *renaming = g_strdup_printf(
+		"%" PRIu64, __atomic_load_n(&slot->renames_pending, __ATOMIC_RELAXED));
+	adapter_line(r, "renames_pending", renaming);
 	kvc_mutex_lock(&sm->lock);
 	bool done = listing->is_done;
 	kvc_mutex_unlock(&sm->lock);
@@ -131,6 +139,16 @@ report_adapter(KvcStorageManager *sm, size_t i, Report *r)
 	}
 }
 
+static void
+report_deletions(KvcStorageManager *sm, Report *r)
+{
+	KvcDeletionLogStatus status;
+	kvc_deletion_log_get_status(sm->context.deletions, &status);
+	line(r, "deletion_log", "%s", status.state);
+	line(r, "deletion_log_pending", "%" PRIu64, status.pending);
+	line(r, "deletion_log_unknown", "%" PRIu64, status.unknown);
+}
+
 void
 kvc_storage_manager_report_status(KvcStorageManager *sm, KvcDescribeFunc func, void *user)
 {
@@ -141,6 +159,7 @@ kvc_storage_manager_report_status(KvcStorageManager *sm, KvcDescribeFunc func, v
 	report_l1(sm, &r, &counts);
 	line(&r, "keys", "%" PRIu64, kvc_key_index_count(sm->context.index));
 	line(&r, "prefetches_active", "%zu", kvc_prefetch_controller_active(sm->prefetch));
+	report_deletions(sm, &r);
 	line(&r, "store_policy", "%s", sm->store_policy->name);
 	line(&r, "prefetch_policy", "%s", sm->prefetch_policy->name);
 	line(&r, "eviction_policy", "%s", sm->eviction_policy->name);

@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * delete_keys blocks, so each adapter that has it gets a thread. The results go back to the
- * controller as messages; retries and order are its business.
+ * delete_keys and rename_key block, so each adapter that has one gets a thread. The results go back
+ * to the controller as messages; retries and order are its business.
  */
 
 #include "engine/store-private.h"
 
+#include <errno.h>
+
 #define BATCH_KEYS 256
+
+typedef struct Rename {
+	KvcStoreRename *rename;
+	KvcObjectKey *old_key; /* owned */
+	KvcObjectKey *new_key; /* owned; NULL: OLD_KEY is deleted */
+} Rename;
 
 struct KvcStoreDeleter {
 	/* Immutable after start. */
@@ -19,6 +27,7 @@ struct KvcStoreDeleter {
 	pthread_cond_t wake;
 	/* Protected by lock. */
 	GPtrArray *keys; /* owned references */
+	GQueue renames;	 /* of Rename */
 	bool is_stopping;
 };
 
@@ -28,23 +37,89 @@ keys_new(void)
 	return g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
 }
 
-/* Up to a batch of keys, in the order of their submission; NULL: stop. */
-static GPtrArray *
-take_batch(KvcStoreDeleter *d)
+static void
+rename_free(void *data)
 {
-	GPtrArray *batch = NULL;
-	kvc_mutex_lock(&d->lock);
-	while (d->keys->len == 0 && !d->is_stopping)
-		kvc_cond_wait_until(&d->wake, &d->lock, 0);
-	if (!d->is_stopping) {
-		batch = keys_new();
-		guint n = MIN(d->keys->len, BATCH_KEYS);
-		for (guint i = 0; i < n; i++)
-			g_ptr_array_add(batch, kvc_object_key_ref(d->keys->pdata[i]));
-		g_ptr_array_remove_range(d->keys, 0, n);
-	}
-	kvc_mutex_unlock(&d->lock);
+	Rename *rename = data;
+	kvc_object_key_unref(rename->old_key);
+	if (rename->new_key)
+		kvc_object_key_unref(rename->new_key);
+	g_free(rename);
+}
+
+static GPtrArray *
+take_batch_locked(KvcStoreDeleter *d)
+{
+	guint n = MIN(d->keys->len, BATCH_KEYS);
+	if (n == 0)
+		return NULL;
+	GPtrArray *batch = keys_new();
+	for (guint i = 0; i < n; i++)
+		g_ptr_array_add(batch, kvc_object_key_ref(d->keys->pdata[i]));
+	g_ptr_array_remove_range(d->keys, 0, n);
 	return batch;
+}
+
+/* Up to a batch of keys, in the order of their submission, and one rename; false: stop. */
+static bool
+take_work(KvcStoreDeleter *d, GPtrArray **batch, Rename **rename)
+{
+	kvc_mutex_lock(&d->lock);
+	while (d->keys->len == 0 && d->renames.length == 0 && !d->is_stopping)
+		kvc_cond_wait_until(&d->wake, &d->lock, 0);
+	bool goes_on = !d->is_stopping;
+	*batch = goes_on ? take_batch_locked(d) : NULL;
+	*rename = goes_on ? g_queue_pop_head(&d->renames) : NULL;
+	kvc_mutex_unlock(&d->lock);
+	return goes_on;
+}
+
+static void
+delete_batch(KvcStoreDeleter *d, KvcL2Adapter *adapter, GPtrArray *batch)
+{
+	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
+	message->type = KVC_STORE_MESSAGE_DELETED;
+	message->adapter = d->adapter;
+	message->keys = batch;
+	message->deleted = kvc_bitmap_new(batch->len);
+	message->error = adapter->ops->delete_keys(adapter, (KvcObjectKey *const *)batch->pdata,
+						   batch->len, message->deleted);
+	if (!kvc_store_controller_post(d->controller, message)) {
+		g_ptr_array_unref(message->keys);
+		kvc_bitmap_free(message->deleted);
+		g_free(message);
+	}
+}
+
+/* 0; -EBUSY: it is locked; or the adapter's -errno. */
+static int
+delete_one(KvcL2Adapter *adapter, KvcObjectKey *key)
+{
+	KvcBitmap *deleted = kvc_bitmap_new(1);
+	int rc = adapter->ops->delete_keys(adapter, &key, 1, deleted);
+	if (kvc_bitmap_test(deleted, 0))
+		rc = 0;
+	else if (rc == 0)
+		rc = -EBUSY;
+	kvc_bitmap_free(deleted);
+	return rc;
+}
+
+static void
+do_rename(KvcStoreDeleter *d, KvcL2Adapter *adapter, Rename *rename)
+{
+	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
+	message->type = KVC_STORE_MESSAGE_RENAMED;
+	message->adapter = d->adapter;
+	message->rename = rename->rename;
+	if (rename->new_key)
+		message->error =
+			adapter->ops->rename_key(adapter, rename->old_key, rename->new_key);
+	else
+		message->error = delete_one(adapter, rename->old_key);
+	rename_free(rename);
+	if (!kvc_store_controller_post(d->controller, message))
+		g_free(message);
 }
 
 static void *
@@ -53,20 +128,13 @@ deleter_thread(void *data)
 	KvcStoreDeleter *d = data;
 	KvcL2Adapter *adapter = d->controller->context->adapters[d->adapter].adapter;
 	GPtrArray *batch;
+	Rename *rename;
 	pthread_setname_np(pthread_self(), "kvc-delete");
-	while ((batch = take_batch(d))) {
-		KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
-		message->type = KVC_STORE_MESSAGE_DELETED;
-		message->adapter = d->adapter;
-		message->keys = batch;
-		message->deleted = kvc_bitmap_new(batch->len);
-		message->error = adapter->ops->delete_keys(
-			adapter, (KvcObjectKey *const *)batch->pdata, batch->len, message->deleted);
-		if (!kvc_store_controller_post(d->controller, message)) {
-			g_ptr_array_unref(message->keys);
-			kvc_bitmap_free(message->deleted);
-			g_free(message);
-		}
+	while (take_work(d, &batch, &rename)) {
+		if (batch)
+			delete_batch(d, adapter, batch);
+		if (rename)
+			do_rename(d, adapter, rename);
 	}
 	return NULL;
 }
@@ -95,6 +163,22 @@ kvc_store_deleter_submit(KvcStoreDeleter *d, KvcObjectKey *key)
 }
 
 void
+kvc_store_deleter_submit_rename(KvcStoreDeleter *d,
+				KvcStoreRename *m,
+				KvcObjectKey *old_key,
+				KvcObjectKey *new_key)
+{
+	Rename *rename = g_new(Rename, 1);
+	rename->rename = m;
+	rename->old_key = kvc_object_key_ref(old_key);
+	rename->new_key = new_key ? kvc_object_key_ref(new_key) : NULL;
+	kvc_mutex_lock(&d->lock);
+	g_queue_push_tail(&d->renames, rename);
+	pthread_cond_signal(&d->wake);
+	kvc_mutex_unlock(&d->lock);
+}
+
+void
 kvc_store_deleter_stop(KvcStoreDeleter *d)
 {
 	kvc_mutex_lock(&d->lock);
@@ -103,6 +187,7 @@ kvc_store_deleter_stop(KvcStoreDeleter *d)
 	kvc_mutex_unlock(&d->lock);
 	pthread_join(d->thread, NULL);
 	g_ptr_array_unref(d->keys);
+	g_queue_clear_full(&d->renames, rename_free);
 	pthread_cond_destroy(&d->wake);
 	kvc_mutex_deinit(&d->lock);
 	g_free(d);

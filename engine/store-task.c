@@ -138,7 +138,7 @@ kvc_store_process_ready(KvcStoreController *c)
 {
 	KvcStoreRecord *r;
 	while ((r = g_queue_peek_head(&c->ready))) {
-		uint32_t targets = r->todo & ~(r->delete_todo | r->delete_busy | r->delete_waiting);
+		uint32_t targets = r->todo & ~kvc_store_record_blocked(r);
 		uint64_t bytes = charge(r) * (uint64_t)__builtin_popcount(targets);
 		if (c->bytes_in_flight > 0 &&
 		    c->bytes_in_flight + bytes > KVC_STORE_BYTES_IN_FLIGHT)
@@ -167,7 +167,8 @@ finish_target(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int64_t 
 	if (result >= 0) {
 		r->stored |= bit;
 		kvc_stats_add(context->stats, stores_completed, 1);
-		kvc_key_index_add(context->index, r->key, bit, object->bytes, object->mtime_ns);
+		kvc_store_rename_overwritten(c, r, adapter);
+		kvc_store_record_note_stored(c, r, adapter);
 	} else {
 		kvc_store_record_fail(c, r, adapter, (int)result);
 	}

@@ -219,6 +219,10 @@ start(Daemon *d, GError **error)
 		g_warning("cannot change to /: %s", g_strerror(errno));
 	kvcfs_options_fill_engine(d->options, &engine);
 	kvcfs_options_fill_fs(d->options, &config);
+	g_autofree char *deletions = kvcfs_state_dir_get_file(d->state, "deletions");
+	g_autofree char *directories = kvcfs_state_dir_get_file(d->state, "directories");
+	engine.deletion_log = deletions;
+	config.directory_log = directories;
 	config.mount_point = d->mountpoint;
 	d->fs = kvcfs_new(&config, &engine, error);
 	if (d->fs == NULL)

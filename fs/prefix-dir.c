@@ -12,6 +12,7 @@
 #include "fs/prefix-chain.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 static KvcObjectKey *
@@ -30,7 +31,7 @@ prefix_inode_locked(KvcfsInode *rank, const char *name, KvcObjectKey *key)
 	if (prefix)
 		return kvcfs_inode_ref_locked(prefix);
 	prefix = kvcfs_inode_new_locked(fs, KVCFS_PREFIX, rank, name, rank->scope);
-	prefix->ino = key->hash;
+	prefix->ino = kvcfs_key_ino(key);
 	prefix->key = kvc_object_key_ref(key);
 	prefix->chain = kvcfs_chain_new();
 	prefix->uid = rank->uid;
@@ -68,7 +69,7 @@ kvcfs_prefix_mkdir(KvcfsInode *rank, const char *name, mode_t mode, KvcfsInode *
 	Kvcfs *fs = rank->fs;
 	if (strlen(name) > KVC_NAME_MAX_BYTES)
 		return -ENAMETOOLONG;
-	if (kvcfs_name_classify(name) != KVCFS_NAME_OTHER)
+	if (kvcfs_name_classify(rank->scope, name) != KVCFS_NAME_OTHER)
 		return -EINVAL;
 	g_autoptr(KvcObjectKey) key = chain_key(rank, name);
 	if (!key)
@@ -125,7 +126,58 @@ kvcfs_prefix_rmdir(KvcfsInode *rank, const char *name)
 	if (rc == 0)
 		kvc_storage_manager_delete(fs->sm, prefix->key);
 	pthread_mutex_unlock(&fs->save_lock);
+	kvc_storage_manager_settle_deletions(fs->sm);
 	kvcfs_inode_unref(prefix, was_dirty ? 2 : 1);
+	return rc;
+}
+
+/* What is under the new name may be a prefix that lists nothing. */
+static int
+clear_place(KvcfsInode *rank, const char *name, unsigned flags)
+{
+	KvcfsInode *target = kvcfs_prefix_lookup(rank, name);
+	if (!target)
+		return 0;
+	kvcfs_inode_unref(target, 1);
+	return flags & RENAME_NOREPLACE ? -EEXIST : kvcfs_prefix_rmdir(rank, name);
+}
+
+static int
+move_chain_locked(KvcfsInode *prefix, KvcObjectKey *key, const char *name)
+{
+	Kvcfs *fs = prefix->fs;
+	int rc = kvc_storage_manager_rename(fs->sm, prefix->key, key, 0);
+	if (rc == -ENOENT && prefix->chain->is_dirty)
+		rc = 0; /* not stored yet */
+	if (rc < 0)
+		return rc;
+	if (g_hash_table_lookup(fs->prefixes, prefix->key) == prefix)
+		g_hash_table_remove(fs->prefixes, prefix->key);
+	kvcfs_inode_set_key_locked(prefix, key);
+	kvcfs_inode_set_name_locked(prefix, name);
+	g_hash_table_insert(fs->prefixes, prefix->key, prefix);
+	return 0;
+}
+
+int
+kvcfs_prefix_rename(KvcfsInode *rank, const char *name, const char *new_name, unsigned flags)
+{
+	Kvcfs *fs = rank->fs;
+	if (kvcfs_name_classify(rank->scope, new_name) != KVCFS_NAME_OTHER)
+		return -EINVAL;
+	KvcfsInode *prefix = kvcfs_prefix_lookup(rank, name);
+	if (!prefix)
+		return -ENOENT;
+	g_autoptr(KvcObjectKey) key = chain_key(rank, new_name);
+	int rc = key ? clear_place(rank, new_name, flags) : -EINVAL;
+	if (rc == 0) {
+		pthread_mutex_lock(&fs->save_lock);
+		pthread_mutex_lock(&fs->names);
+		rc = move_chain_locked(prefix, key, new_name);
+		pthread_mutex_unlock(&fs->names);
+		pthread_mutex_unlock(&fs->save_lock);
+	}
+	kvcfs_inode_unref(prefix, 1);
 	return rc;
 }
 

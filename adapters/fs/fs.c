@@ -309,6 +309,12 @@ fs_delete_keys_slot(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n, 
 	return fs_delete_keys((FsAdapter *)adapter, keys, n, deleted);
 }
 
+static int
+fs_rename_key_slot(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	return fs_rename_key((FsAdapter *)adapter, old_key, new_key);
+}
+
 static ssize_t
 fs_list_slot(KvcL2Adapter *adapter,
 	     const KvcKeyScope *scope,
@@ -351,6 +357,7 @@ static const KvcL2AdapterOps fs_adapter_ops = {
 	.submit_load_task = fs_submit_load_task,
 	.query_load_result = fs_query_load_result,
 	.delete_keys = fs_delete_keys_slot,
+	.rename_key = fs_rename_key_slot,
 	.list = fs_list_slot,
 	.usage = fs_usage_slot,
 	.describe = fs_describe_slot,

@@ -110,6 +110,34 @@ mock_store_object_locked(MockAdapter *mock, KvcObjectKey *key, GBytes *data)
 	return (int64_t)bytes;
 }
 
+static bool
+is_busy(const MockRecord *record)
+{
+	return record && (record->locks > 0 || record->stores > 0);
+}
+
+/* A record that is not busy has data, else it would be gone. */
+int
+mock_rename_object_locked(MockAdapter *mock, const KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	MockRecord *record = g_hash_table_lookup(mock->records, old_key);
+	MockRecord *replaced = g_hash_table_lookup(mock->records, new_key);
+
+	if (is_busy(record) || is_busy(replaced))
+		return -EBUSY;
+	if (!record)
+		return -ENOENT;
+	if (record == replaced)
+		return 0;
+	if (replaced)
+		mock_drop_data_locked(mock, replaced);
+	g_hash_table_steal(mock->records, record->key);
+	kvc_object_key_unref(record->key);
+	record->key = kvc_object_key_ref(new_key);
+	g_hash_table_insert(mock->records, record->key, record);
+	return 0;
+}
+
 void
 mock_objects_init(MockAdapter *mock)
 {

@@ -240,6 +240,17 @@ mock_delete_keys(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n, Kvc
 	return 0;
 }
 
+static int
+mock_rename_key(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	MockAdapter *mock = (MockAdapter *)adapter;
+
+	pthread_mutex_lock(&mock->lock);
+	int rc = mock_rename_object_locked(mock, old_key, new_key);
+	pthread_mutex_unlock(&mock->lock);
+	return rc;
+}
+
 /* The cursor is the sequence number of the last entry of the page. */
 static ssize_t
 mock_list(KvcL2Adapter *adapter,
@@ -331,6 +342,7 @@ static const KvcL2AdapterOps mock_adapter_ops = {
 	.submit_load_task = mock_submit_load_task,
 	.query_load_result = mock_query_load_result,
 	.delete_keys = mock_delete_keys,
+	.rename_key = mock_rename_key,
 	.list = mock_list,
 	.usage = mock_usage,
 	.describe = mock_describe,

@@ -79,6 +79,9 @@ void mock_drop_record_locked(MockAdapter *mock, MockRecord *record);
 void mock_drop_data_locked(MockAdapter *mock, MockRecord *record);
 /* Bytes written (0: it was there), or -errno. DATA is taken over. */
 int64_t mock_store_object_locked(MockAdapter *mock, KvcObjectKey *key, GBytes *data);
+/* 0, -EBUSY or -ENOENT, as rename_key. */
+int
+mock_rename_object_locked(MockAdapter *mock, const KvcObjectKey *old_key, KvcObjectKey *new_key);
 void mock_objects_init(MockAdapter *mock);
 void mock_objects_deinit(MockAdapter *mock);
 

@@ -29,6 +29,11 @@ typedef struct KvcStorageManagerConfig {
 	double eviction_ratio;		   /* 0: 0.2 */
 	unsigned prefetch_max_in_flight;   /* requests; 0: 8 */
 	/*
+	 * The file in which deletions that an adapter has not confirmed outlive the engine, made if
+	 * absent; two engines must not use it at a time. NULL: they are forgotten with the engine.
+	 */
+	const char *deletion_log;
+	/*
 	 * Called when the last tier that had KEY lost it (evicted without a copy, vanished from L2,
 	 * deleted). Any thread, possibly inside engine locks: must only post, never block, and
 	 * never call the engine.
@@ -88,6 +93,8 @@ void kvc_storage_manager_abort_write(KvcStorageManager *sm, KvcL1Object *object)
 /* Read-locks KEY if it is in L1: 0 and *OBJECT (give back with finish_read), or -ENOENT. */
 int
 kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1Object **object);
+/* One lock more on an object that the caller knows to be read-locked. */
+void kvc_storage_manager_reserve_read_again(KvcStorageManager *sm, KvcL1Object *object);
 void kvc_storage_manager_finish_read(KvcStorageManager *sm, KvcL1Object *object);
 
 /* The file of an object; owned by the object. Any thread that holds the object. */
@@ -170,6 +177,8 @@ void kvc_prefetch_handle_drop(KvcPrefetchHandle *handle, void (*user_free)(void 
 
 typedef struct KvcObjectInfo {
 	uint32_t tiers;
+	/* Of these, adapters that have it under a former name yet, see await_rename. */
+	uint32_t renaming;
 	uint64_t bytes;
 	int64_t mtime_ns;
 	uint64_t sequence; /* order in its scope, ascending by when it became known; stable */
@@ -200,9 +209,39 @@ GPtrArray *kvc_storage_manager_list_scopes(KvcStorageManager *sm);
 
 /*
  * Deletes KEY from every tier: gone from the index at once, L2 deletions follow in the background
- * and hide the key until confirmed. Readers keep what they hold. 0 or -ENOENT.
+ * and hide the key until confirmed, also across restarts if there is a deletion log. Readers keep
+ * what they hold. Waits for no disk. 0 or -ENOENT.
  */
 int kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key);
+typedef enum {
+	KVC_RENAME_NOREPLACE = 1 << 0, /* not over a known key */
+} KvcRenameFlags;
+
+/*
+ * The object OLD_KEY is NEW_KEY from now on: for stat, list and reserve_read at once, in place of
+ * what was there; L2 follows in the background. Readers of either object keep what they hold. From
+ * memory, never waits. The caller sees to it that neither key is deleted meanwhile. 0; -ENOENT;
+ * -EEXIST (NOREPLACE); -EXDEV: an adapter that cannot rename has one of the two, and L1 has no
+ * OLD_KEY to store there anew.
+ */
+int kvc_storage_manager_rename(KvcStorageManager *sm,
+			       KvcObjectKey *old_key,
+			       KvcObjectKey *new_key,
+			       unsigned flags);
+/*
+ * Calls DONE(user, 0) once a tier has KEY by this name, so that it can be loaded: at once when L1
+ * or an adapter has it or nothing is pending. As flush otherwise (which waits for every tier).
+ * -ESHUTDOWN: the engine is stopped.
+ */
+void kvc_storage_manager_await_rename(KvcStorageManager *sm,
+				      KvcObjectKey *key,
+				      void (*done)(void *user, int error),
+				      void *user);
+/*
+ * Waits until the deletions so far are safe from a SIGKILL of this process, but never for a disk:
+ * at most 20 ms, and not at all while the deletion log cannot be written. Hold no lock.
+ */
+void kvc_storage_manager_settle_deletions(KvcStorageManager *sm);
 /* Drops KEY from L1 if a copy is in L2: 0; -EBUSY (locked, dirty or filling), -ENOENT (not in L1).
  */
 int kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key);
@@ -216,6 +255,14 @@ void kvc_storage_manager_flush(KvcStorageManager *sm,
 			       KvcObjectKey *key,
 			       void (*done)(void *user, int error),
 			       void *user);
+/*
+ * Calls DONE(user, 0) once every deletion so far is safe from a loss of power (in L2, or in the
+ * deletion log), DONE(user, -errno) when the log cannot be written. Possibly before this returns,
+ * else in the log's thread; must not block.
+ */
+void kvc_storage_manager_sync_deletions(KvcStorageManager *sm,
+					void (*done)(void *user, int error),
+					void *user);
 /* Waits until nothing is dirty: 0, -ETIMEDOUT, -EIO (something could not be stored). Blocks. */
 int kvc_storage_manager_drain(KvcStorageManager *sm, int64_t timeout_ns);
 /* Waits until the background listing of every adapter ended: 0 or -ETIMEDOUT. Blocks. */

@@ -47,7 +47,7 @@ typedef struct FakeObject {
 	GBytes *data; /* NULL: absent */
 	int64_t mtime_ns;
 	int locks;
-	int stores, deletes; /* going on */
+	int stores, deletes; /* going on; renames count as deletions */
 } FakeObject;
 
 typedef struct FakeTask {
@@ -72,10 +72,10 @@ typedef struct FakeAdapter {
 	GPtrArray *tasks; /* in order of submission, until queried */
 	KvcL2TaskId last_id;
 	bool hold[FAKE_KINDS];
-	bool rude[FAKE_KINDS];			   /* queries answer -ENOENT */
-	bool refuse[FAKE_KINDS];		   /* submits answer 0 */
-	int fail_stores, fail_loads, fail_deletes; /* the next so many */
-	bool hold_deletes;
+	bool rude[FAKE_KINDS];					 /* queries answer -ENOENT */
+	bool refuse[FAKE_KINDS];				 /* submits answer 0 */
+	int fail_stores, fail_loads, fail_deletes, fail_renames; /* the next so many */
+	bool hold_deletes, hold_renames;
 	bool is_unreachable;  /* lookups cannot say whether they would find it */
 	GHashTable *bad_keys; /* loads of these fail */
 	GArray *batches;      /* sizes of store tasks, in keys */
@@ -381,6 +381,44 @@ fake_delete(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n, KvcBitma
 	return result;
 }
 
+/* The same checks as for a deletion, of both keys. */
+static inline int
+fake_run_rename(FakeAdapter *fake, FakeObject *from, FakeObject *to)
+{
+	if (from->locks > 0 || to->locks > 0)
+		return -EBUSY;
+	if (fake->fail_renames > 0) {
+		fake->fail_renames--;
+		return -EROFS;
+	}
+	if (!from->data)
+		return -ENOENT;
+	g_clear_pointer(&to->data, g_bytes_unref);
+	to->data = g_steal_pointer(&from->data);
+	to->mtime_ns = from->mtime_ns;
+	return 0;
+}
+
+static inline int
+fake_rename(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	FakeAdapter *fake = (FakeAdapter *)adapter;
+	pthread_mutex_lock(&fake->lock);
+	FakeObject *from = fake_object(fake, old_key), *to = fake_object(fake, new_key);
+	fake_log(fake, "rename", old_key);
+	fake->overlaps += from->stores > 0 || to->stores > 0 || from->deletes + to->deletes > 0;
+	from->deletes++;
+	to->deletes++;
+	pthread_cond_broadcast(&fake->changed);
+	while (fake->hold_renames)
+		pthread_cond_wait(&fake->changed, &fake->lock);
+	int rc = fake_run_rename(fake, from, to);
+	from->deletes--;
+	to->deletes--;
+	pthread_mutex_unlock(&fake->lock);
+	return rc;
+}
+
 static inline int
 fake_store_fd(KvcL2Adapter *adapter)
 {
@@ -419,6 +457,7 @@ fake_new(void)
 		.submit_load_task = fake_submit_load,
 		.query_load_result = fake_query_load,
 		.delete_keys = fake_delete,
+		.rename_key = fake_rename,
 	};
 	for (size_t i = 0; i < FAKE_KINDS; i++)
 		fake->fds[i] = kvc_eventfd_new();
@@ -485,6 +524,15 @@ fake_release_deletes(FakeAdapter *fake)
 {
 	pthread_mutex_lock(&fake->lock);
 	fake->hold_deletes = false;
+	pthread_cond_broadcast(&fake->changed);
+	pthread_mutex_unlock(&fake->lock);
+}
+
+static inline void
+fake_release_renames(FakeAdapter *fake)
+{
+	pthread_mutex_lock(&fake->lock);
+	fake->hold_renames = false;
 	pthread_cond_broadcast(&fake->changed);
 	pthread_mutex_unlock(&fake->lock);
 }

@@ -15,11 +15,40 @@
 /* ---- Names --------------------------------------------------------------------------------- */
 
 static void
+assert_class_in(const KvcKeyScope *scope, const char *name, KvcfsNameClass expected)
+{
+	KvcfsNameClass class = kvcfs_name_classify(scope, name);
+	if (class != expected)
+		fail_msg("'%s' in '%s' is of class %d, not %d", name, scope->model_name, (int)class,
+			 (int)expected);
+}
+
+/* In a rank directory, whose model has the name of a directory of temporary files. */
+static void
 assert_class(const char *name, KvcfsNameClass expected)
 {
-	KvcfsNameClass class = kvcfs_name_classify(name);
-	if (class != expected)
-		fail_msg("'%s' is of class %d, not %d", name, (int)class, (int)expected);
+	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new("tmp/m", 1, 0, NULL, NULL);
+	assert_class_in(scope, name, expected);
+}
+
+static void
+assert_plain_class(const char *directory, const char *name, KvcfsNameClass expected)
+{
+	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new_plain(directory, NULL);
+	assert_class_in(scope, name, expected);
+}
+
+static void
+test_names_in_plain_directories(void **state)
+{
+	assert_plain_class("", "9f86d081", KVCFS_NAME_PLAIN);
+	assert_plain_class("a/b", "\xff \n", KVCFS_NAME_PLAIN);
+	assert_plain_class("a", "@user", KVCFS_NAME_PLAIN);
+	assert_plain_class("a", "@01000100", KVCFS_NAME_OTHER);
+	assert_plain_class("a", "x.tmp", KVCFS_NAME_TEMPORARY);
+	assert_plain_class("a/tmp/b", "x", KVCFS_NAME_TEMPORARY);
+	assert_plain_class(".tmp", "x", KVCFS_NAME_TEMPORARY);
+	assert_plain_class("tmp1", "tmp", KVCFS_NAME_PLAIN);
 }
 
 static void
@@ -159,6 +188,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_hash_names),
+		cmocka_unit_test(test_names_in_plain_directories),
 		cmocka_unit_test(test_temporary_names),
 		cmocka_unit_test(test_name_to_key),
 		cmocka_unit_test(test_every_hash_comes_back),
