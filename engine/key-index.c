@@ -9,7 +9,7 @@
  * only.
  */
 
-#include "engine/key-index.h"
+#include "engine/key-index-private.h"
 #include "engine/lock.h"
 
 #include <errno.h>
@@ -38,9 +38,9 @@ typedef struct Entry {
 	KvcObjectKey *key; /* owned */
 	Order *order;
 	uint64_t bytes;
-	int64_t mtime_ns;
 	uint64_t sequence;
 	uint32_t tiers;
+	KvcKeyAttributes attributes;
 	uint32_t renaming; /* adapters that have it under a former name; none of tiers */
 } Entry;
 
@@ -94,6 +94,7 @@ entry_free(void *data)
 {
 	Entry *entry = data;
 	kvc_object_key_unref(entry->key);
+	kvc_xattrs_unref(entry->attributes.xattrs);
 	g_free(entry);
 }
 
@@ -175,19 +176,22 @@ is_hidden_locked(Shard *shard, const KvcObjectKey *key, uint32_t tier)
 }
 
 static void
-update_locked(Entry *entry, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
+update_locked(Entry *entry, uint32_t tier, uint64_t bytes, const KvcObjectAttributes *attributes)
 {
 	/* What L1 has is newer than what a tier reports. */
 	if (tier == KVC_TIER_L1 || !(entry->tiers & KVC_TIER_L1))
 		entry->bytes = bytes;
-	if (mtime_ns != 0 && (entry->mtime_ns == 0 || tier == KVC_TIER_L1))
-		entry->mtime_ns = mtime_ns;
+	kvc_key_attributes_update(&entry->attributes, attributes, tier == KVC_TIER_L1);
 	entry->tiers |= tier;
 }
 
 /* Updates a known key; false: the key is not known. Hidden ones count as known. */
 static bool
-update_known(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
+update_known(KvcKeyIndex *index,
+	     KvcObjectKey *key,
+	     uint32_t tier,
+	     uint64_t bytes,
+	     const KvcObjectAttributes *attributes)
 {
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);
@@ -196,7 +200,7 @@ update_known(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t byte
 		Entry *entry = g_hash_table_lookup(shard->entries, key);
 		known = entry != NULL;
 		if (entry)
-			update_locked(entry, tier, bytes, mtime_ns);
+			update_locked(entry, tier, bytes, attributes);
 	}
 	kvc_mutex_unlock(&shard->lock);
 	return known;
@@ -228,10 +232,22 @@ void
 kvc_key_index_add(
 	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
 {
-	if (update_known(index, key, tier, bytes, mtime_ns))
+	KvcObjectAttributes attributes = {.mtime_ns = mtime_ns};
+	kvc_key_index_add_with(index, key, tier, bytes, &attributes);
+}
+
+void
+kvc_key_index_add_with(KvcKeyIndex *index,
+		       KvcObjectKey *key,
+		       uint32_t tier,
+		       uint64_t bytes,
+		       const KvcObjectAttributes *given)
+{
+	if (update_known(index, key, tier, bytes, given))
 		return;
-	if (mtime_ns == 0)
-		mtime_ns = kvc_wall_ns();
+	KvcObjectAttributes attributes = *given;
+	if (attributes.mtime_ns == 0)
+		attributes.mtime_ns = kvc_wall_ns();
 	Order *order = find_order(index, key->scope, true);
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&order->lock);
@@ -243,7 +259,7 @@ kvc_key_index_add(
 			is_first = order->n_live == 0;
 			entry = insert_locked(index, order, shard, key);
 		}
-		update_locked(entry, tier, bytes, mtime_ns);
+		update_locked(entry, tier, bytes, &attributes);
 	}
 	kvc_mutex_unlock(&shard->lock);
 	kvc_mutex_unlock(&order->lock);
@@ -264,7 +280,10 @@ hide_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters)
 }
 
 void
-kvc_key_index_replace(KvcKeyIndex *index, KvcObjectKey *key, uint64_t bytes, int64_t mtime_ns)
+kvc_key_index_replace_with(KvcKeyIndex *index,
+			   KvcObjectKey *key,
+			   uint64_t bytes,
+			   const KvcObjectAttributes *attributes)
 {
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);
@@ -272,11 +291,18 @@ kvc_key_index_replace(KvcKeyIndex *index, KvcObjectKey *key, uint64_t bytes, int
 	if (entry) {
 		hide_locked(shard, key, (entry->tiers | entry->renaming) & ~KVC_TIER_L1);
 		entry->tiers = entry->renaming = 0;
-		update_locked(entry, KVC_TIER_L1, bytes, mtime_ns);
+		update_locked(entry, KVC_TIER_L1, bytes, attributes);
 	}
 	kvc_mutex_unlock(&shard->lock);
 	if (!entry)
-		kvc_key_index_add(index, key, KVC_TIER_L1, bytes, mtime_ns);
+		kvc_key_index_add_with(index, key, KVC_TIER_L1, bytes, attributes);
+}
+
+void
+kvc_key_index_replace(KvcKeyIndex *index, KvcObjectKey *key, uint64_t bytes, int64_t mtime_ns)
+{
+	KvcObjectAttributes attributes = {.mtime_ns = mtime_ns};
+	kvc_key_index_replace_with(index, key, bytes, &attributes);
 }
 
 /* ---- Removing ------------------------------------------------------------------------------ */
@@ -536,7 +562,7 @@ kvc_key_index_rename(KvcKeyIndex *index,
 		index->scope_known(index->user, new_key->scope);
 }
 
-void
+bool
 kvc_key_index_end_rename(KvcKeyIndex *index,
 			 KvcObjectKey *old_key,
 			 KvcObjectKey *new_key,
@@ -548,7 +574,7 @@ kvc_key_index_end_rename(KvcKeyIndex *index,
 	end_move_locked(from, old_key, adapter);
 	kvc_mutex_unlock(&from->lock);
 	if (!new_key)
-		return;
+		return false;
 	Shard *to = shard_of(index, new_key);
 	bool is_lost = false;
 	kvc_mutex_lock(&to->lock);
@@ -565,6 +591,7 @@ kvc_key_index_end_rename(KvcKeyIndex *index,
 	kvc_mutex_unlock(&to->lock);
 	if (is_lost)
 		remove_if_lost(index, new_key);
+	return is_lost;
 }
 
 /* ---- Reading ------------------------------------------------------------------------------- */
@@ -576,16 +603,35 @@ kvc_key_index_get(KvcKeyIndex *index, const KvcObjectKey *key, KvcObjectInfo *in
 	kvc_mutex_lock(&shard->lock);
 	Entry *entry = g_hash_table_lookup(shard->entries, key);
 	bool known = entry && is_known(entry);
-	if (known && info)
+	if (known && info) {
 		*info = (KvcObjectInfo){
 			.tiers = entry->tiers | entry->renaming,
 			.renaming = entry->renaming,
 			.bytes = entry->bytes,
-			.mtime_ns = entry->mtime_ns,
 			.sequence = entry->sequence,
 		};
+		kvc_key_attributes_fill_info(&entry->attributes, info);
+	}
 	kvc_mutex_unlock(&shard->lock);
 	return known ? 0 : -ENOENT;
+}
+
+KvcKeyAttributes *
+kvc_key_index_lock_attributes(KvcKeyIndex *index, const KvcObjectKey *key)
+{
+	Shard *shard = shard_of(index, key);
+	kvc_mutex_lock(&shard->lock);
+	Entry *entry = g_hash_table_lookup(shard->entries, key);
+	if (entry && entry->tiers != 0)
+		return &entry->attributes;
+	kvc_mutex_unlock(&shard->lock);
+	return NULL;
+}
+
+void
+kvc_key_index_unlock_attributes(KvcKeyIndex *index, const KvcObjectKey *key)
+{
+	kvc_mutex_unlock(&shard_of(index, key)->lock);
 }
 
 size_t

@@ -47,15 +47,21 @@ struct KvcL1Object {
 	uint64_t bytes;
 	uint64_t charged_bytes;
 	int64_t mtime_ns;
+	KvcObjectAttributes *attributes; /* owned; NULL: none were given */
+
+	uint64_t crc32c; /* Atomic: KVC_L1_CRC_KNOWN and the checksum, once computed */
 
 	/* Protected by the lock of the key's shard. */
 	KvcL1State state;
 	unsigned read_locks;
+	bool is_pinned;	      /* its key is: not evictable */
 	bool is_dirty;	      /* not replicated yet: not evictable */
 	bool is_unreplicated; /* every target failed: evicted last */
 	bool is_last_to_go;   /* what the eviction policy was told of that */
 	bool is_counted_free; /* in the manager's free_bytes */
 };
+
+#define KVC_L1_CRC_KNOWN (UINT64_C(1) << 32)
 
 /*
  * Called inside a shard's lock: never blocks, never calls the L1Manager (invariant 6). Slots may be
@@ -187,6 +193,10 @@ bool
 kvc_l1_manager_is_key_evictable(KvcL1Manager *m, const KvcObjectKey *key, bool with_unreplicated);
 /* Is KEY resident and did every store of it fail? */
 bool kvc_l1_manager_is_key_unreplicated(KvcL1Manager *m, const KvcObjectKey *key);
+/* Pins KEY, whether it is resident or not: while pinned it is not evictable. */
+void kvc_l1_manager_set_pinned(KvcL1Manager *m, KvcObjectKey *key, bool pinned);
+void
+kvc_l1_manager_get_residency(KvcL1Manager *m, const KvcObjectKey *key, KvcResidency *residency);
 /* The store of OBJECT ended; REPLICATED: at least one target has it. */
 void kvc_l1_manager_set_clean(KvcL1Manager *m, KvcL1Object *object, bool replicated);
 
@@ -203,7 +213,8 @@ typedef struct KvcL1Counts {
 	uint64_t objects, read_locks, dirty_objects, unreplicated_objects, temporary_objects,
 		staging_objects;
 	uint64_t dirty_bytes, locked_bytes, staging_bytes;
-	uint64_t free_bytes; /* of resident objects that could go at once */
+	uint64_t free_bytes;		       /* of resident objects that could go at once */
+	uint64_t pinned_objects, pinned_bytes; /* of resident objects */
 } KvcL1Counts;
 void kvc_l1_manager_get_counts(KvcL1Manager *m, KvcL1Counts *counts);
 /* Share (0..1) of the resident bytes that lie on huge pages, measured on a sample; -1: nothing

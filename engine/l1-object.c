@@ -124,7 +124,9 @@ kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory)
 	}
 	adjust_charge(object, memory, exact);
 	object->bytes = (uint64_t)st.st_size;
-	object->mtime_ns = kvc_wall_ns();
+	object->mtime_ns = object->attributes ? object->attributes->mtime_ns : 0;
+	if (object->mtime_ns == 0)
+		object->mtime_ns = kvc_wall_ns();
 	return 0;
 }
 
@@ -152,6 +154,9 @@ kvc_l1_object_unref(KvcL1Object *object)
 	}
 	if (object->key)
 		kvc_object_key_unref(object->key);
+	if (object->attributes)
+		kvc_object_attributes_clear(object->attributes);
+	g_free(object->attributes);
 	g_free(o);
 }
 
@@ -202,6 +207,16 @@ uint64_t
 kvc_l1_object_get_reserved_bytes(const KvcL1Object *object)
 {
 	return object->charged_bytes;
+}
+
+void
+kvc_l1_object_set_attributes(KvcL1Object *object, const KvcObjectAttributes *attributes)
+{
+	if (object->attributes)
+		kvc_object_attributes_clear(object->attributes);
+	else
+		object->attributes = g_new(KvcObjectAttributes, 1);
+	*object->attributes = kvc_object_attributes_copy(attributes);
 }
 
 bool

@@ -226,7 +226,8 @@ note_found(KvcPrefetchController *c, KvcObjectKey *key, uint32_t tier, const Kvc
 	if (kvc_key_index_get(index, key, &info) == 0 && (info.tiers & ~info.renaming & tier) &&
 	    info.bytes == found->bytes)
 		return true;
-	kvc_key_index_add(index, key, tier, found->bytes, found->mtime_ns);
+	KvcObjectAttributes attributes = kvc_l2_object_info_attributes(found);
+	kvc_key_index_add_with(index, key, tier, found->bytes, &attributes);
 	return kvc_key_index_get(index, key, &info) == 0 && (info.tiers & ~info.renaming & tier);
 }
 
@@ -246,6 +247,7 @@ merge_result(KvcPrefetchRequest *r, size_t adapter)
 			continue;
 		}
 		bool exists = note_found(c, key, bit, &lookup->info[j]);
+		kvc_xattrs_unref(g_steal_pointer(&lookup->info[j].xattrs));
 		if (!exists)
 			kvc_bitmap_clear(lookup->found, j);
 		if (!exists || r->phase != KVC_REQUEST_LOOKUP) {

@@ -47,6 +47,8 @@
 	X(deletes_retried, "Deletions tried again")                                                \
 	X(deletes_failed, "Tries to delete that an adapter failed with an error")                  \
 	X(deletes_unsupported, "Deletions an adapter cannot do: there the object stays")           \
+	X(attributes_set, "Changes of attributes taken to an adapter")                             \
+	X(attributes_failed, "Changes of attributes an adapter could not take")                    \
 	X(renames, "Objects renamed")                                                              \
 	X(renames_retried, "Renames an adapter was asked for again")                               \
 	X(rename_errors,                                                                           \

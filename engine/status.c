@@ -99,6 +99,8 @@ report_l1(KvcStorageManager *sm, Report *r, const KvcL1Counts *counts)
 	line(r, "l1_temporary_objects", "%" PRIu64, counts->temporary_objects);
 	line(r, "l1_staging_objects", "%" PRIu64, counts->staging_objects);
 	line(r, "l1_read_locks", "%" PRIu64, counts->read_locks);
+	line(r, "l1_pinned_objects", "%" PRIu64, counts->pinned_objects);
+	line(r, "l1_pinned_bytes", "%" PRIu64, counts->pinned_bytes);
 	line(r, "l1_dirty_objects", "%" PRIu64, counts->dirty_objects);
 	line(r, "l1_dirty_bytes", "%" PRIu64, counts->dirty_bytes);
 	line(r, "l1_unreplicated_objects", "%" PRIu64, counts->unreplicated_objects);
@@ -181,11 +183,11 @@ kvc_storage_manager_get_capacity(KvcStorageManager *sm, KvcCapacity *capacity)
 {
 	KvcL1Counts counts;
 	kvc_l1_manager_get_counts(sm->context.l1, &counts);
+	uint64_t used = kvc_l1_memory_used(sm->memory);
 	*capacity = (KvcCapacity){
 		.l1_capacity_bytes = kvc_l1_memory_capacity(sm->memory),
-		.l1_used_bytes = kvc_l1_memory_used(sm->memory),
-		.l1_pinned_bytes =
-			MAX(counts.dirty_bytes, counts.locked_bytes) + counts.staging_bytes,
+		.l1_used_bytes = used,
+		.l1_pinned_bytes = used - MIN(used, counts.free_bytes),
 		.objects = kvc_key_index_count(sm->context.index),
 	};
 	for (size_t i = 0; i < sm->context.n_adapters; i++) {

@@ -27,11 +27,15 @@ static void
 on_admitted(KvcL1ManagerListener *l, KvcL1Object *object)
 {
 	KvcKeyIndex *index = of_listener(l)->context.index;
+	KvcObjectAttributes attributes = {0};
+	if (object->attributes)
+		attributes = *object->attributes;
+	attributes.mtime_ns = object->mtime_ns;
 	/* Chunks of one hash are the same bytes wherever they are. */
 	if (object->key->space == KVC_SPACE_CHUNK)
-		kvc_key_index_add(index, object->key, KVC_TIER_L1, object->bytes, object->mtime_ns);
+		kvc_key_index_add_with(index, object->key, KVC_TIER_L1, object->bytes, &attributes);
 	else
-		kvc_key_index_replace(index, object->key, object->bytes, object->mtime_ns);
+		kvc_key_index_replace_with(index, object->key, object->bytes, &attributes);
 }
 
 static void
@@ -369,6 +373,7 @@ kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key)
 	uint64_t id = kvc_deletion_log_add(sm->context.deletions, key, adapters);
 	kvc_key_index_hide(sm->context.index, key, adapters);
 	kvc_l1_manager_delete(sm->context.l1, key, true);
+	kvc_l1_manager_set_pinned(sm->context.l1, key, false);
 	if (adapters)
 		kvc_store_controller_submit_logged_delete(sm->store, key, adapters, id);
 	return 0;

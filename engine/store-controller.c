@@ -103,6 +103,18 @@ kvc_store_controller_submit_logged_delete(KvcStoreController *c,
 	}
 }
 
+void
+kvc_store_controller_submit_attributes(KvcStoreController *c, KvcObjectKey *key)
+{
+	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
+	message->type = KVC_STORE_MESSAGE_ATTRIBUTES;
+	message->key = kvc_object_key_ref(key);
+	if (!kvc_store_controller_post(c, message)) {
+		kvc_object_key_unref(message->key);
+		g_free(message);
+	}
+}
+
 static void
 post_waiter(KvcStoreController *c,
 	    KvcObjectKey *key,
@@ -179,6 +191,12 @@ handle_message(KvcStoreController *c, KvcStoreMessage *message)
 		break;
 	case KVC_STORE_MESSAGE_DELETED:
 		kvc_store_record_deleted(c, message);
+		break;
+	case KVC_STORE_MESSAGE_ATTRIBUTES:
+		kvc_store_attributes_changed(c, message->key);
+		break;
+	case KVC_STORE_MESSAGE_ATTRIBUTES_SET:
+		kvc_store_attributes_set(c, message);
 		break;
 	case KVC_STORE_MESSAGE_RENAME:
 		kvc_store_rename_submit(c, message);
@@ -329,7 +347,7 @@ kvc_store_controller_start(KvcStoreController *c)
 {
 	for (size_t a = 0; a < c->context->n_adapters; a++) {
 		const KvcL2AdapterOps *ops = c->context->adapters[a].adapter->ops;
-		if (ops->delete_keys || ops->rename_key)
+		if (ops->delete_keys || ops->rename_key || ops->set_attributes)
 			c->deleters[a] = kvc_store_deleter_start(c, a);
 	}
 	kvc_store_logged_start(c);

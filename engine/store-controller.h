@@ -40,6 +40,9 @@ void kvc_store_controller_submit_logged_delete(KvcStoreController *c,
 					       KvcObjectKey *key,
 					       uint32_t adapters,
 					       uint64_t id);
+/* The attributes of KEY in the index changed: takes them to every adapter that has it or is getting
+ * it. Any thread. */
+void kvc_store_controller_submit_attributes(KvcStoreController *c, KvcObjectKey *key);
 /*
  * DONE(user, error) when every store and deletion of KEY that was submitted before has ended: 0, or
  * -EIO when the last store failed on every target; at once when there is nothing to wait for.

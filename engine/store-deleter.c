@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * delete_keys and rename_key block, so each adapter that has one gets a thread. The results go back
- * to the controller as messages; retries and order are its business.
+ * delete_keys, rename_key and set_attributes block, so each adapter that has one gets a thread. The
+ * results go back to the controller as messages; retries and order are its business.
  */
 
 #include "engine/store-private.h"
@@ -26,8 +26,9 @@ struct KvcStoreDeleter {
 	KvcMutex lock;
 	pthread_cond_t wake;
 	/* Protected by lock. */
-	GPtrArray *keys; /* owned references */
-	GQueue renames;	 /* of Rename */
+	GPtrArray *keys;    /* to be deleted; owned references */
+	GPtrArray *changed; /* whose attributes are to be set; owned references */
+	GQueue renames;	    /* of Rename */
 	bool is_stopping;
 };
 
@@ -48,27 +49,31 @@ rename_free(void *data)
 }
 
 static GPtrArray *
-take_batch_locked(KvcStoreDeleter *d)
+take_batch_locked(GPtrArray *queue)
 {
-	guint n = MIN(d->keys->len, BATCH_KEYS);
+	guint n = MIN(queue->len, BATCH_KEYS);
 	if (n == 0)
 		return NULL;
 	GPtrArray *batch = keys_new();
 	for (guint i = 0; i < n; i++)
-		g_ptr_array_add(batch, kvc_object_key_ref(d->keys->pdata[i]));
-	g_ptr_array_remove_range(d->keys, 0, n);
+		g_ptr_array_add(batch, kvc_object_key_ref(queue->pdata[i]));
+	g_ptr_array_remove_range(queue, 0, n);
 	return batch;
 }
 
-/* Up to a batch of keys, in the order of their submission, and one rename; false: stop. */
+/* Up to a batch of keys of each kind, in the order of their submission, and one rename; false:
+ * stop.
+ */
 static bool
-take_work(KvcStoreDeleter *d, GPtrArray **batch, Rename **rename)
+take_work(KvcStoreDeleter *d, GPtrArray **batch, GPtrArray **changed, Rename **rename)
 {
 	kvc_mutex_lock(&d->lock);
-	while (d->keys->len == 0 && d->renames.length == 0 && !d->is_stopping)
+	while (d->keys->len == 0 && d->changed->len == 0 && d->renames.length == 0 &&
+	       !d->is_stopping)
 		kvc_cond_wait_until(&d->wake, &d->lock, 0);
 	bool goes_on = !d->is_stopping;
-	*batch = goes_on ? take_batch_locked(d) : NULL;
+	*batch = goes_on ? take_batch_locked(d->keys) : NULL;
+	*changed = goes_on ? take_batch_locked(d->changed) : NULL;
 	*rename = goes_on ? g_queue_pop_head(&d->renames) : NULL;
 	kvc_mutex_unlock(&d->lock);
 	return goes_on;
@@ -122,17 +127,28 @@ do_rename(KvcStoreDeleter *d, KvcL2Adapter *adapter, Rename *rename)
 		g_free(message);
 }
 
+static void
+set_attributes(KvcStoreDeleter *d, GPtrArray *changed)
+{
+	for (guint i = 0; i < changed->len; i++)
+		kvc_store_attributes_apply(d->controller, d->adapter, changed->pdata[i]);
+	g_ptr_array_unref(changed);
+}
+
+/* There is never work of two kinds for one key at the same time: the records see to it. */
 static void *
 deleter_thread(void *data)
 {
 	KvcStoreDeleter *d = data;
 	KvcL2Adapter *adapter = d->controller->context->adapters[d->adapter].adapter;
-	GPtrArray *batch;
+	GPtrArray *batch, *changed;
 	Rename *rename;
 	pthread_setname_np(pthread_self(), "kvc-delete");
-	while (take_work(d, &batch, &rename)) {
+	while (take_work(d, &batch, &changed, &rename)) {
 		if (batch)
 			delete_batch(d, adapter, batch);
+		if (changed)
+			set_attributes(d, changed);
 		if (rename)
 			do_rename(d, adapter, rename);
 	}
@@ -146,6 +162,7 @@ kvc_store_deleter_start(KvcStoreController *c, size_t adapter)
 	d->controller = c;
 	d->adapter = adapter;
 	d->keys = keys_new();
+	d->changed = keys_new();
 	kvc_mutex_init(&d->lock, KVC_LOCK_DELETER_QUEUE);
 	kvc_cond_init(&d->wake);
 	int rc = pthread_create(&d->thread, NULL, deleter_thread, d);
@@ -153,13 +170,25 @@ kvc_store_deleter_start(KvcStoreController *c, size_t adapter)
 	return d;
 }
 
+static void
+submit(KvcStoreDeleter *d, GPtrArray *queue, KvcObjectKey *key)
+{
+	kvc_mutex_lock(&d->lock);
+	g_ptr_array_add(queue, kvc_object_key_ref(key));
+	pthread_cond_signal(&d->wake);
+	kvc_mutex_unlock(&d->lock);
+}
+
 void
 kvc_store_deleter_submit(KvcStoreDeleter *d, KvcObjectKey *key)
 {
-	kvc_mutex_lock(&d->lock);
-	g_ptr_array_add(d->keys, kvc_object_key_ref(key));
-	pthread_cond_signal(&d->wake);
-	kvc_mutex_unlock(&d->lock);
+	submit(d, d->keys, key);
+}
+
+void
+kvc_store_deleter_submit_attributes(KvcStoreDeleter *d, KvcObjectKey *key)
+{
+	submit(d, d->changed, key);
 }
 
 void
@@ -187,6 +216,7 @@ kvc_store_deleter_stop(KvcStoreDeleter *d)
 	kvc_mutex_unlock(&d->lock);
 	pthread_join(d->thread, NULL);
 	g_ptr_array_unref(d->keys);
+	g_ptr_array_unref(d->changed);
 	g_queue_clear_full(&d->renames, rename_free);
 	pthread_cond_destroy(&d->wake);
 	kvc_mutex_deinit(&d->lock);

@@ -103,7 +103,9 @@ kvc_store_logged_synced(KvcStoreController *c, uint64_t position, int error)
 static bool
 may_be_left(KvcStoreController *c, const KvcStoreRecord *r)
 {
-	if (r->object || r->next || r->delete_todo || r->delete_busy)
+	/* Nothing remembers a rename across the end: it would be undone. */
+	if (r->object || r->next || r->after || r->delete_todo || r->delete_busy ||
+	    r->attributes_todo || r->attributes_busy)
 		return false;
 	if (!c->is_log_failing && r->delete_syncing)
 		return false;

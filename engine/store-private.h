@@ -5,8 +5,9 @@
 /*
  * The parts of the StoreController: store-controller.c has the thread and its messages,
  * store-record.c the order of what happens to one key, store-rename.c what links two of them,
- * store-task.c batches and their completion, store-deleter.c the threads in which adapters delete
- * and rename, store-logged.c the log of deletions.
+ * store-task.c batches and their completion, store-attributes.c changes of attributes,
+ * store-deleter.c the threads in which adapters delete, rename and set attributes, store-logged.c
+ * the log of deletions.
  */
 
 #include "engine/lock.h"
@@ -69,6 +70,8 @@ struct KvcStoreRecord {
 	uint32_t delete_syncing; /* confirmed, but that is not on disk yet */
 	uint64_t delete_id;	 /* in the deletion log: of the newest deletion; 0: none */
 	uint64_t delete_order;
+	uint32_t attributes_todo, attributes_busy; /* to be told to the adapter, being told */
+	uint64_t attributes_order;
 	int error;     /* of the last store: 0 or -EIO */
 	bool has_none; /* the last store ended, and no adapter has its object */
 	GQueue *queue; /* the one that LINK is in, or NULL */
@@ -124,6 +127,7 @@ typedef struct KvcStoreTask {
 	KvcStoreRecord *records[KVC_STORE_BATCH_KEYS];
 	KvcObjectKey *keys[KVC_STORE_BATCH_KEYS];
 	KvcMemoryObj objects[KVC_STORE_BATCH_KEYS];
+	KvcObjectAttributes attributes[KVC_STORE_BATCH_KEYS]; /* of the objects; owned xattrs */
 } KvcStoreTask;
 
 typedef enum {
@@ -131,6 +135,8 @@ typedef enum {
 	KVC_STORE_MESSAGE_DELETE,
 	KVC_STORE_MESSAGE_FLUSH,
 	KVC_STORE_MESSAGE_DELETED,
+	KVC_STORE_MESSAGE_ATTRIBUTES,
+	KVC_STORE_MESSAGE_ATTRIBUTES_SET,
 	KVC_STORE_MESSAGE_RENAME,
 	KVC_STORE_MESSAGE_RENAMED,
 	KVC_STORE_MESSAGE_SYNCED,
@@ -140,16 +146,17 @@ typedef struct KvcStoreMessage {
 	GList link;
 	KvcStoreMessageType type;
 	KvcL1Object *object;	/* COMMIT; RENAME: what must be stored, or NULL */
-	KvcObjectKey *key;	/* DELETE, FLUSH; RENAME: the old one */
+	KvcObjectKey *key;	/* DELETE, FLUSH, ATTRIBUTES, ATTRIBUTES_SET; RENAME: the old one */
 	KvcObjectKey *new_key;	/* RENAME */
 	KvcStoreRename *rename; /* RENAMED */
 	uint32_t adapters;	/* DELETE */
 	uint64_t delete_id;	/* DELETE: in the deletion log */
 	KvcFlushWaiter *waiter; /* FLUSH */
-	size_t adapter;		/* DELETED, RENAMED */
+	size_t adapter;		/* DELETED, RENAMED, ATTRIBUTES_SET */
 	GPtrArray *keys;
 	KvcBitmap *deleted;
-	/* The adapter's: RENAMED, or of those that are not deleted; SYNCED: the log's. */
+	/* The adapter's: RENAMED, ATTRIBUTES_SET, or of those that are not deleted; SYNCED: the
+	 * log's. */
 	int error;
 	uint64_t position; /* SYNCED: all up to here */
 } KvcStoreMessage;
@@ -165,7 +172,7 @@ struct KvcStoreController {
 	int event_fd;
 	pthread_t thread;
 	bool is_running;
-	KvcStoreDeleter *deleters[KVC_MAX_ADAPTERS]; /* NULL: the adapter cannot delete */
+	KvcStoreDeleter *deleters[KVC_MAX_ADAPTERS]; /* NULL: the adapter has nothing for it */
 
 	KvcMutex lock;
 	pthread_cond_t idle;
@@ -197,12 +204,15 @@ struct KvcStoreController {
 	unsigned n_logged;
 	int64_t delete_logged_ns[KVC_MAX_ADAPTERS]; /* the last failed deletion in the log; 0: none
 						     */
+	int64_t attributes_logged_ns[KVC_MAX_ADAPTERS]; /* the same of attributes */
 };
 
 /* store-controller.c: false: the controller stopped, the message is the caller's again. */
 bool kvc_store_controller_post(KvcStoreController *c, KvcStoreMessage *message);
 
 /* store-record.c */
+/* The record of KEY, made when there is none; to be advanced. */
+KvcStoreRecord *kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key);
 void kvc_store_record_commit(KvcStoreController *c, KvcL1Object *object);
 void kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters);
 void kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWaiter *waiter);
@@ -264,6 +274,18 @@ void kvc_store_process_ready(KvcStoreController *c);
 void kvc_store_drain_completions(KvcStoreController *c, size_t adapter);
 void kvc_store_fail_refused(KvcStoreController *c);
 
+/* The record of KEY, sealed or not, that is setting attributes on the adapter with BIT. */
+KvcStoreRecord *
+kvc_store_rename_find_setting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit);
+
+/* store-attributes.c */
+void kvc_store_attributes_changed(KvcStoreController *c, KvcObjectKey *key);
+void kvc_store_attributes_set(KvcStoreController *c, const KvcStoreMessage *message);
+/* Begins what can be begun for R. */
+void kvc_store_attributes_advance(KvcStoreController *c, KvcStoreRecord *r);
+/* On the deleter's thread: sets what the index has by now, and posts the result. */
+void kvc_store_attributes_apply(KvcStoreController *c, size_t adapter, KvcObjectKey *key);
+
 /* store-logged.c; nothing happens there without a deletion log. */
 void kvc_store_logged_start(KvcStoreController *c);
 /* The newest deletion of KEY, just submitted, has this ID in the log. */
@@ -284,6 +306,7 @@ bool kvc_store_logged_may_leave_all(KvcStoreController *c);
 /* store-deleter.c */
 KvcStoreDeleter *kvc_store_deleter_start(KvcStoreController *c, size_t adapter);
 void kvc_store_deleter_submit(KvcStoreDeleter *d, KvcObjectKey *key);
+void kvc_store_deleter_submit_attributes(KvcStoreDeleter *d, KvcObjectKey *key);
 /*
  * Renames OLD_KEY to NEW_KEY, or deletes OLD_KEY (NEW_KEY NULL), for M, which is told with a
  * message.

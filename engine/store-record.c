@@ -45,7 +45,7 @@ blocked_by_deletion(const KvcStoreRecord *r)
 uint32_t
 kvc_store_record_blocked(const KvcStoreRecord *r)
 {
-	return blocked_by_deletion(r) | kvc_store_rename_blocks(r);
+	return blocked_by_deletion(r) | r->attributes_busy | kvc_store_rename_blocks(r);
 }
 
 /* The index of the lowest bit; takes it out. */
@@ -381,6 +381,7 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 		kvc_l1_object_unref(g_steal_pointer(&r->next));
 	}
 	cancel_store(c, r);
+	r->attributes_todo &= ~adapters;
 	r->error = 0;
 	kvc_store_logged_forget(c, r, adapters);
 	if (!deleting(r))
@@ -414,7 +415,8 @@ begin_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 static void
 advance_deletes(KvcStoreController *c, KvcStoreRecord *r)
 {
-	uint32_t begin = r->delete_todo & ~r->busy & ~r->delete_busy & ~kvc_store_rename_blocks(r);
+	uint32_t begin = r->delete_todo & ~r->busy & ~r->delete_busy & ~r->attributes_busy &
+			 ~kvc_store_rename_blocks(r);
 	while (begin)
 		begin_delete(c, r, take_bit(&begin));
 }
@@ -485,7 +487,8 @@ is_answered(KvcStoreController *c, const KvcStoreRecord *r, const KvcFlushWaiter
 		return !is_target || can_be_loaded(c, r);
 	return !is_target && (!r->object || r->object_order > w->order) &&
 	       (!r->next || r->next_order > w->order) &&
-	       (!deleting(r) || r->delete_order > w->order);
+	       (!deleting(r) || r->delete_order > w->order) &&
+	       (!(r->attributes_todo | r->attributes_busy) || r->attributes_order > w->order);
 }
 
 static void
@@ -517,8 +520,9 @@ kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r)
 		return;
 	}
 	kvc_store_rename_settle(c, r);
+	kvc_store_attributes_advance(c, r);
 	answer_waiters(c, r);
-	if (!r->object && !r->next && !blocked_by_deletion(r) && !r->after) {
+	if (!r->next && kvc_store_record_is_over(r) && !r->attributes_todo) {
 		g_hash_table_remove(c->records, r->key);
 		kvc_store_record_free(c, r, 0);
 	}
@@ -544,7 +548,7 @@ kvc_store_record_seal(KvcStoreController *c, KvcObjectKey *key, KvcStoreRename *
 bool
 kvc_store_record_is_over(const KvcStoreRecord *r)
 {
-	return !r->object && !blocked_by_deletion(r) && !r->after;
+	return !r->object && !blocked_by_deletion(r) && !r->attributes_busy && !r->after;
 }
 
 void

@@ -60,7 +60,8 @@ following(const KvcStoreRecord *r)
 static uint32_t
 work_of(const KvcStoreRecord *r)
 {
-	return r->todo | r->busy | r->waiting | r->delete_syncing | kvc_store_record_deleting(r);
+	return r->todo | r->busy | r->waiting | r->delete_syncing | r->attributes_busy |
+	       kvc_store_record_deleting(r);
 }
 
 uint32_t
@@ -132,6 +133,16 @@ kvc_store_rename_find_deleting(KvcStoreController *c, KvcObjectKey *key, uint32_
 	return r;
 }
 
+KvcStoreRecord *
+kvc_store_rename_find_setting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit)
+{
+	KvcStoreRecord *r = g_hash_table_lookup(c->records, key);
+	while (r && !(r->attributes_busy & bit))
+		r = previous(r);
+	g_assert(r);
+	return r;
+}
+
 /* ---- Beginning ----------------------------------------------------------------------------- */
 
 static void
@@ -183,6 +194,22 @@ inherit(KvcStoreController *c, KvcStoreRecord *sealed, KvcStoreRecord *to)
 	}
 }
 
+/*
+ * What the adapters were not told of OLD yet they are told of NEW. That goes for what is under way
+ * too: the index has it under NEW by now, so it may find nothing.
+ */
+static void
+inherit_attributes(KvcStoreRename *m)
+{
+	if (m->to_before)
+		m->to_before->attributes_todo = 0;
+	if (!m->from_before)
+		return;
+	m->to->attributes_todo |= m->from_before->attributes_todo | m->from_before->attributes_busy;
+	m->to->attributes_order = m->from_before->attributes_order;
+	m->from_before->attributes_todo = 0;
+}
+
 void
 kvc_store_rename_submit(KvcStoreController *c, const KvcStoreMessage *message)
 {
@@ -200,6 +227,7 @@ kvc_store_rename_submit(KvcStoreController *c, const KvcStoreMessage *message)
 	}
 	inherit(c, m->from_before, m->to);
 	inherit(c, m->to_before, m->to);
+	inherit_attributes(m);
 	m->is_listed = m->deferred != 0;
 	if (m->is_listed)
 		m->to->deferred = g_slist_prepend(m->to->deferred, m);
@@ -225,7 +253,6 @@ kvc_store_rename_kick(KvcStoreController *c, KvcStoreRename *m)
 static void
 end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd end)
 {
-	KvcKeyIndex *index = c->context->index;
 	KvcStoreTarget *t = &m->targets[a];
 	uint32_t bit = 1u << a;
 	count_pending(c, bit, -1);
@@ -233,10 +260,8 @@ end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd 
 		__atomic_fetch_sub(&c->context->adapters[a].renames_failing, 1, __ATOMIC_RELAXED);
 	t->is_delete_failing = false;
 	t->delete_tries = 0;
-	bool was_known = kvc_key_index_get(index, m->new_key, NULL) == 0;
-	kvc_key_index_end_rename(index, m->old_key, m->by_store & bit ? NULL : m->new_key, bit,
-				 end);
-	if (!was_known || kvc_key_index_get(index, m->new_key, NULL) == 0)
+	KvcObjectKey *new_key = m->by_store & bit ? NULL : m->new_key;
+	if (!kvc_key_index_end_rename(c->context->index, m->old_key, new_key, bit, end))
 		return;
 	kvc_stats_add(c->context->stats, renames_lost, 1);
 	if (!kvc_store_may_log(c))

@@ -79,6 +79,10 @@ add_to_batch(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 	task->records[task->n] = r;
 	task->keys[task->n] = r->key;
 	task->objects[task->n] = r->memory;
+	/* Of this moment: a later change waits for the end of the store. */
+	if (kvc_key_index_get_attributes(c->context->index, r->key, &task->attributes[task->n]) ==
+	    0)
+		task->objects[task->n].attributes = &task->attributes[task->n];
 	task->bytes += r->memory.bytes;
 	task->n++;
 	r->busy |= 1u << adapter;
@@ -188,8 +192,10 @@ complete_task(KvcStoreController *c, KvcStoreTask *task, int64_t result)
 	c->n_tasks--;
 	for (size_t i = 0; i < task->n; i++)
 		finish_target(c, task->records[i], task->adapter, result);
-	for (size_t i = 0; i < task->n; i++)
+	for (size_t i = 0; i < task->n; i++) {
+		kvc_object_attributes_clear(&task->attributes[i]);
 		kvc_store_record_advance(c, task->records[i]);
+	}
 	g_free(task);
 }
 

@@ -9,7 +9,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 #define EVICT_WAIT_NS INT64_C(1000000000)
 #define EVICT_RETRY_NS INT64_C(20000000)
@@ -29,6 +31,35 @@ append_line(void *user, const char *name, const char *value)
 	g_string_append_printf(user, "%s %s\n", name, value);
 }
 
+static void G_GNUC_PRINTF(3, 4)
+	append_format(GString *text, const char *name, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	g_string_append_printf(text, "%s ", name);
+	g_string_append_vprintf(text, format, args);
+	g_string_append_c(text, '\n');
+	va_end(args);
+}
+
+/* Of the mount, not of the engine. */
+static void
+append_mount_status(GString *text, Kvcfs *fs)
+{
+	int64_t now = kvcfs_now_ns(), oldest;
+	unsigned waiting = kvcfs_pendings_count(fs->pendings, &oldest);
+	append_line(text, "version", KVC_VERSION);
+	append_format(text, "pid", "%d", (int)getpid());
+	append_format(text, "uptime_seconds", "%" PRId64, (now - fs->start_ns) / 1000000000);
+	append_line(text, "mount_point", fs->config.mount_point);
+	append_line(text, "io_mode", fs->is_passthrough ? "passthrough" : "direct");
+	append_line(text, "draining",
+		    __atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED) ? "yes" : "no");
+	append_format(text, "requests_waiting", "%u", waiting);
+	append_format(text, "oldest_request_seconds", "%.3f",
+		      waiting > 0 ? (double)(now - oldest) / 1e9 : 0.0);
+}
+
 static GString *
 status_text(Kvcfs *fs)
 {
@@ -43,10 +74,7 @@ status_text(Kvcfs *fs)
 		append_line(text, "health", "degraded");
 	else
 		g_string_append_len(text, engine->str, rest + 1 - engine->str);
-	append_line(text, "version", KVC_VERSION);
-	append_line(text, "io_mode", fs->is_passthrough ? "passthrough" : "direct");
-	append_line(text, "draining",
-		    __atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED) ? "yes" : "no");
+	append_mount_status(text, fs);
 	append_line(text, "directory_log", log.error ? g_strerror(-log.error) : "ok");
 	g_string_append(text, rest + 1);
 	g_string_free(engine, TRUE);
@@ -62,6 +90,12 @@ stats_text(Kvcfs *fs)
 		g_string_append_printf(text, "mount_%s %" PRIu64 "\n", kvcfs_stat_names[i],
 				       __atomic_load_n(&fs->stats[i], __ATOMIC_RELAXED));
 	return text;
+}
+
+static GString *
+config_text(Kvcfs *fs)
+{
+	return g_string_new(fs->config.options_text);
 }
 
 /* ---- evict --------------------------------------------------------------------------------- */
@@ -187,10 +221,9 @@ act_flush(fuse_req_t req, Kvcfs *fs, GPtrArray *keys, size_t size)
 /* ---- The table ----------------------------------------------------------------------------- */
 
 static const Control controls[] = {
-	{"status", 0444, status_text, NULL},
-	{"stats", 0444, stats_text, NULL},
-	{"evict", 0600, NULL, act_evict},
-	{"flush", 0600, NULL, act_flush},
+	{"status", 0444, status_text, NULL}, {"stats", 0444, stats_text, NULL},
+	{"config", 0444, config_text, NULL}, {"evict", 0600, NULL, act_evict},
+	{"flush", 0600, NULL, act_flush},    {"prefetch", 0600, NULL, kvcfs_control_act_prefetch},
 };
 
 int

@@ -87,32 +87,6 @@ set_size(fuse_req_t req, KvcfsInode *inode, off_t bytes)
 	}
 }
 
-static int64_t
-time_to_set(const struct timespec *ts, bool is_now)
-{
-	return is_now ? kvcfs_wall_ns() : ts->tv_sec * INT64_C(1000000000) + ts->tv_nsec;
-}
-
-static void
-set_others(KvcfsInode *inode, const struct stat *attr, int to_set)
-{
-	pthread_mutex_lock(&inode->fs->names);
-	if (to_set & FUSE_SET_ATTR_MODE)
-		inode->mode = (inode->mode & S_IFMT) | (attr->st_mode & 07777);
-	if (to_set & FUSE_SET_ATTR_UID)
-		inode->uid = attr->st_uid;
-	if (to_set & FUSE_SET_ATTR_GID)
-		inode->gid = attr->st_gid;
-	if ((inode->kind == KVCFS_DIR || inode->kind == KVCFS_RANK) &&
-	    (to_set & (FUSE_SET_ATTR_MODE | FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID)))
-		kvcfs_tree_update_locked(inode);
-	if (to_set & (FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW))
-		inode->mtime_ns = time_to_set(&attr->st_mtim, to_set & FUSE_SET_ATTR_MTIME_NOW);
-	if (to_set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW))
-		inode->atime_ns = time_to_set(&attr->st_atim, to_set & FUSE_SET_ATTR_ATIME_NOW);
-	pthread_mutex_unlock(&inode->fs->names);
-}
-
 typedef struct Truncate {
 	KvcfsInode *inode; /* owned reference */
 	struct stat attr;
@@ -130,7 +104,7 @@ after_truncate_load(fuse_req_t req, int error, void *user)
 	if (rc < 0) {
 		fuse_reply_err(req, -rc);
 	} else {
-		set_others(inode, &truncate->attr, truncate->to_set);
+		kvcfs_attr_set(inode, &truncate->attr, truncate->to_set);
 		reply_attr(req, inode);
 	}
 	kvcfs_inode_unref(inode, 1);
@@ -161,7 +135,7 @@ kvcfs_op_setattr(
 		fuse_reply_err(req, -rc);
 		return;
 	}
-	set_others(inode, attr, to_set);
+	kvcfs_attr_set(inode, attr, to_set);
 	reply_attr(req, inode);
 }
 
@@ -193,7 +167,7 @@ note_opened(KvcfsInode *inode, const KvcL1Object *object)
 {
 	pthread_mutex_lock(&inode->fs->names);
 	inode->open_bytes = kvc_l1_object_get_bytes(object);
-	inode->atime_ns = kvcfs_wall_ns();
+	kvcfs_attr_note_open_locked(inode);
 	pthread_mutex_unlock(&inode->fs->names);
 }
 
@@ -287,6 +261,16 @@ open_for_reading(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	open_locked_object(req, inode, object, fi);
 }
 
+/* Answered, INODE may be forgotten: hence the reference. */
+static void
+open_for_reading_ahead(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
+{
+	kvcfs_inode_ref(inode);
+	open_for_reading(req, inode, fi);
+	kvcfs_readahead(inode);
+	kvcfs_inode_unref(inode, 1);
+}
+
 static void
 open_object(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 {
@@ -296,7 +280,7 @@ open_object(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	else if (inode->is_unlinked)
 		fuse_reply_err(req, ENOENT);
 	else
-		open_for_reading(req, inode, fi);
+		open_for_reading_ahead(req, inode, fi);
 }
 
 /* ---- OPEN of a file on its way -------------------------------------------------------------- */

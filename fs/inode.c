@@ -175,6 +175,8 @@ free_inode(KvcfsInode *inode)
 	g_clear_pointer(&inode->nlinks, g_hash_table_unref);
 	g_clear_pointer(&inode->chain, kvcfs_chain_free);
 	g_clear_pointer(&inode->key, kvc_object_key_unref);
+	g_clear_pointer(&inode->xattrs, kvc_xattrs_unref);
+	g_clear_pointer(&inode->via, kvc_object_key_unref);
 	g_clear_pointer(&inode->scope, kvc_key_scope_unref);
 	pthread_mutex_destroy(&inode->io_lock);
 	free_retired(inode);
@@ -258,14 +260,18 @@ kvcfs_object_exists(Kvcfs *fs, KvcObjectKey *key)
 static struct timespec
 to_timespec(int64_t ns)
 {
-	return (struct timespec){ns / 1000000000, ns % 1000000000};
+	/* Rounded down, also before the epoch. */
+	int64_t rest = (ns % 1000000000 + 1000000000) % 1000000000;
+	return (struct timespec){(ns - rest) / 1000000000, rest};
 }
 
+/* Those that INODE has; of ctime and atime 0 is as mtime. */
 static void
-set_times(struct stat *st, int64_t mtime_ns, int64_t atime_ns)
+set_times(struct stat *st, const KvcfsInode *inode)
 {
-	st->st_mtim = st->st_ctim = to_timespec(mtime_ns);
-	st->st_atim = to_timespec(MAX(atime_ns, mtime_ns));
+	st->st_mtim = to_timespec(inode->mtime_ns);
+	st->st_ctim = to_timespec(inode->ctime_ns ? inode->ctime_ns : inode->mtime_ns);
+	st->st_atim = to_timespec(inode->atime_ns ? inode->atime_ns : inode->mtime_ns);
 }
 
 static unsigned
@@ -299,8 +305,15 @@ stat_staging(KvcfsInode *inode, struct stat *st)
 	st->st_nlink = inode->is_unlinked ? 0 : 1;
 	st->st_mtim = st->st_ctim = backing.st_mtim;
 	st->st_atim = backing.st_atim;
-	if (inode->mtime_ns)
-		set_times(st, inode->mtime_ns, inode->atime_ns);
+	int64_t mtime_ns = kvcfs_attr_given_mtime_locked(inode, &backing);
+	if (mtime_ns)
+		st->st_mtim = to_timespec(mtime_ns);
+	if (inode->atime_ns)
+		st->st_atim = to_timespec(inode->atime_ns);
+	struct timespec changed = to_timespec(inode->ctime_ns);
+	if (changed.tv_sec > st->st_ctim.tv_sec ||
+	    (changed.tv_sec == st->st_ctim.tv_sec && changed.tv_nsec > st->st_ctim.tv_nsec))
+		st->st_ctim = changed;
 	return 0;
 }
 
@@ -324,7 +337,7 @@ stat_open_file(KvcfsInode *inode, struct stat *st)
 		return -ENOENT;
 	st->st_size = (off_t)inode->open_bytes;
 	st->st_blocks = (st->st_size + 511) / 512;
-	set_times(st, inode->mtime_ns, inode->atime_ns);
+	set_times(st, inode);
 	return 0;
 }
 
@@ -338,11 +351,15 @@ stat_object(KvcfsInode *inode, struct stat *st)
 		return 0;
 	if (is_gone)
 		return -ENOENT;
+	kvcfs_attr_remember_locked(inode, &info);
+	st->st_mode = inode->mode;
+	st->st_uid = inode->uid;
+	st->st_gid = inode->gid;
 	st->st_size = (off_t)info.bytes;
 	st->st_blocks =
 		info.tiers & KVC_TIER_L1 ? (blkcnt_t)((info.bytes + 511) / 512) : info.bytes > 0;
 	st->st_nlink = count_links_locked(inode);
-	set_times(st, inode->mtime_ns ? inode->mtime_ns : info.mtime_ns, inode->atime_ns);
+	set_times(st, inode);
 	return 0;
 }
 
@@ -351,7 +368,7 @@ stat_other(KvcfsInode *inode, struct stat *st)
 {
 	bool is_dir = S_ISDIR(inode->mode);
 	st->st_nlink = is_dir ? 2 : 1;
-	set_times(st, inode->mtime_ns, inode->atime_ns);
+	set_times(st, inode);
 }
 
 int

@@ -53,6 +53,14 @@
 	X(chains_load_failed, "Chains that could not be loaded in time")                           \
 	X(directory_log_errors, "Failed tries to write or sync the log of directories")            \
 	X(directory_log_corrupt, "Damaged records of the log of directories, left out")            \
+	X(prefetches, "Paths written to .kvcache/prefetch, one write counted once")                \
+	X(prefetch_objects, "Objects whose load was asked for by them")                            \
+	X(prefetch_loaded, "Of these, those that are in L1 now")                                   \
+	X(prefetch_failed, "Of these, those that could not be loaded, or not in time")             \
+	X(prefetch_over_bound, "Objects left out because half of L1 was loaded by the write")      \
+	X(readahead_requests, "Loads of entries ahead of one that was opened")                     \
+	X(readahead_objects, "Entries in them")                                                    \
+	X(readahead_loaded, "Of these, those that were loaded")                                    \
 	X(interrupted, "Waiting requests whose caller was interrupted")                            \
 	X(backing_open_failed, "Passthrough registrations the kernel refused")
 
@@ -141,7 +149,12 @@ struct KvcfsInode {
 	mode_t mode;
 	uid_t uid;
 	gid_t gid;
-	int64_t atime_ns, mtime_ns; /* 0: as the index says */
+	/* Of an OBJECT once committed: a copy of what the engine said last (attr.c). */
+	int64_t atime_ns, mtime_ns, ctime_ns; /* 0: none given */
+	int64_t written_ns;		      /* staging: its last write when mtime_ns was given */
+	KvcXattrs *xattrs; /* owned or NULL; of an OBJECT until it is committed */
+	bool is_pinned;	   /* staging: to be pinned at its commit */
+	KvcObjectKey *via; /* OBJECT: the chain of the prefix directory it was last looked up in */
 	uint64_t open_bytes; /* OBJECT: size when it was last opened, for stat after an unlink */
 
 	/* Protected by io_lock. OBJECT only. */
@@ -164,6 +177,7 @@ struct Kvcfs {
 	struct fuse_session *se;
 	bool is_passthrough;
 	uint64_t l1_capacity_bytes;
+	int64_t start_ns;
 	KvcfsPendings *pendings;
 	KvcfsNotifier *notifier;
 	struct KvcfsDirLog *dir_log; /* NULL: directories are forgotten */
@@ -249,6 +263,30 @@ int kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st);
  * it back when the answer could not be delivered.
  */
 void kvcfs_reply_entry(fuse_req_t req, KvcfsInode *inode);
+
+/* ---- attr.c: mode, owner, times -------------------------------------------------------------- */
+
+/* SETATTR of everything but the size, TO_SET as in FUSE. Without locks. */
+void kvcfs_attr_set(KvcfsInode *inode, const struct stat *attr, int to_set);
+/*
+ * The key (transfer full) under which the engine has INODE's attributes, or NULL. *IS_COPY: INODE
+ * is a copy that nobody has written to: what is set is the object's, and the copy's too. Without
+ * locks.
+ */
+KvcObjectKey *kvcfs_attr_engine_key(KvcfsInode *inode, bool *is_copy);
+/* The mtime that a user gave a staging, unless BACKING was written to since: then 0. */
+int64_t kvcfs_attr_given_mtime_locked(const KvcfsInode *inode, const struct stat *backing);
+/* What INODE (a staging, a PREFIX) has goes with OBJECT, which is about to be committed. Without
+ * names. */
+void kvcfs_attr_give(KvcfsInode *inode, KvcL1Object *object);
+/* INODE was committed as KEY: what could only be done now. Without names. */
+void kvcfs_attr_settle(KvcfsInode *inode, KvcObjectKey *key);
+/* Keeps a copy of what the engine says of INODE. */
+void kvcfs_attr_remember_locked(KvcfsInode *inode, const KvcObjectInfo *info);
+/* A new PREFIX takes what its chain carries. */
+void kvcfs_attr_remember_prefix_locked(KvcfsInode *prefix, const KvcObjectInfo *info);
+/* INODE (committed) was opened for reading. */
+void kvcfs_attr_note_open_locked(KvcfsInode *inode);
 
 /* ---- tree.c: directories above the objects -------------------------------------------------- */
 
@@ -623,6 +661,16 @@ void kvcfs_control_open(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info
 /* WRITE of paths, answered when all is done. */
 void kvcfs_control_write(fuse_req_t req, KvcfsInode *inode, const char *data, size_t len);
 
+/* control-prefetch.c: loads KEYS into L1 without locking them, then answers the write of SIZE. */
+void kvcfs_control_act_prefetch(fuse_req_t req, Kvcfs *fs, GPtrArray *keys, size_t size);
+
+/* ---- readahead.c ----------------------------------------------------------------------------- */
+
+/* A name of DIR was resolved to the object INODE: where an open of it comes from. */
+void kvcfs_readahead_note_locked(KvcfsInode *inode, KvcfsInode *dir);
+/* INODE is opened for reading: begins to load what follows it in its prefix directory. */
+void kvcfs_readahead(KvcfsInode *inode);
+
 /* ---- notify.c -------------------------------------------------------------------------------- */
 
 KvcfsNotifier *kvcfs_notifier_new(Kvcfs *fs);
@@ -680,5 +728,14 @@ void kvcfs_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 void
 kvcfs_op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void kvcfs_op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void kvcfs_op_setxattr(fuse_req_t req,
+		       fuse_ino_t ino,
+		       const char *name,
+		       const char *value,
+		       size_t size,
+		       int flags);
+void kvcfs_op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size);
+void kvcfs_op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size);
+void kvcfs_op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
 
 #endif

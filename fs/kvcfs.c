@@ -104,6 +104,7 @@ free_parts(Kvcfs *fs)
 	pthread_mutex_destroy(&fs->names);
 	pthread_mutex_destroy(&fs->save_lock);
 	g_free((char *)fs->config.mount_point);
+	g_free((char *)fs->config.options_text);
 	g_free(fs);
 }
 
@@ -113,6 +114,8 @@ kvcfs_new(const KvcfsConfig *config, KvcStorageManagerConfig *engine, GError **e
 	Kvcfs *fs = g_new0(Kvcfs, 1);
 	fs->config = *config;
 	fs->config.mount_point = g_strdup(config->mount_point);
+	fs->config.options_text = g_strdup(config->options_text);
+	fs->start_ns = kvcfs_now_ns();
 	pthread_mutex_init(&fs->names, NULL);
 	pthread_mutex_init(&fs->save_lock, NULL);
 	make_tables(fs);
@@ -297,4 +300,8 @@ const struct fuse_lowlevel_ops kvcfs_ops = {
 	.releasedir = kvcfs_op_releasedir,
 	.fsyncdir = op_fsyncdir,
 	.statfs = op_statfs,
+	.setxattr = kvcfs_op_setxattr,
+	.getxattr = kvcfs_op_getxattr,
+	.listxattr = kvcfs_op_listxattr,
+	.removexattr = kvcfs_op_removexattr,
 };

@@ -112,6 +112,7 @@ lookup_found(Lookup *lookup)
 	Kvcfs *fs = lookup->fs;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_object_inode_locked(fs, lookup->key);
+	kvcfs_readahead_note_locked(inode, lookup->dir);
 	pthread_mutex_unlock(&fs->names);
 	kvcfs_reply_entry(lookup->req, inode);
 	lookup_free(lookup);
@@ -391,6 +392,9 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 		return;
 	}
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	struct stat owner = {.st_uid = ctx->uid, .st_gid = ctx->gid};
+	if (inode->kind == KVCFS_PREFIX) /* its chain carries them */
+		kvcfs_attr_set(inode, &owner, FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID);
 	pthread_mutex_lock(&dir->fs->names);
 	inode->uid = ctx->uid;
 	inode->gid = ctx->gid;

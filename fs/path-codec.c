@@ -4,7 +4,10 @@
 
 #include "kvcache/key-codec.h"
 
+#include <fnmatch.h>
 #include <string.h>
+
+static char **more_temporary; /* immutable once threads run; NULL: none */
 
 /* ---- Names in rank and prefix directories -------------------------------------------------- */
 
@@ -54,6 +57,9 @@ kvcfs_name_is_temporary(const char *directory, const char *name)
 	for (size_t i = 0; i < G_N_ELEMENTS(suffixes); i++)
 		if (g_str_has_suffix(name, suffixes[i]))
 			return true;
+	for (char **pattern = more_temporary; pattern && *pattern; pattern++)
+		if (fnmatch(*pattern, name, 0) == 0)
+			return true;
 	return ends_in_tmp_and_word(name) || (directory && is_temporary_directory(directory));
 }
 
@@ -63,6 +69,13 @@ is_rank(const char *name)
 {
 	g_autoptr(KvcKeyScope) scope = name[0] == '@' ? kvc_rank_parse("m", name, NULL) : NULL;
 	return scope != NULL;
+}
+
+void
+kvcfs_names_set_temporary(const char *const *patterns)
+{
+	g_strfreev(more_temporary);
+	more_temporary = g_strdupv((char **)patterns);
 }
 
 KvcfsNameClass

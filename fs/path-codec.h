@@ -27,6 +27,12 @@ bool kvcfs_name_is_temporary(const char *directory, const char *name);
 /* In a directory with SCOPE: of a rank (and its prefix directories), or plain. */
 KvcfsNameClass kvcfs_name_classify(const KvcKeyScope *scope, const char *name);
 
+/*
+ * More temporary names: PATTERNS of fnmatch(3), NULL-terminated, copied. Before other threads are
+ * started. A hash in a rank is never temporary.
+ */
+void kvcfs_names_set_temporary(const char *const *patterns);
+
 /* The key of NAME in SCOPE (transfer full), NULL: not the name of an object. */
 KvcObjectKey *kvcfs_name_to_key(KvcKeyScope *scope, const char *name);
 /* And back (transfer full). */

@@ -56,7 +56,7 @@ kvcfs_prefix_lookup(KvcfsInode *rank, const char *name)
 	if (is_known || (old && old->chain->is_dirty && !old->is_unlinked))
 		prefix = prefix_inode_locked(rank, name, key);
 	if (prefix && is_known && !old)
-		prefix->mtime_ns = info.mtime_ns;
+		kvcfs_attr_remember_prefix_locked(prefix, &info);
 	pthread_mutex_unlock(&fs->names);
 	if (prefix)
 		kvcfs_prefix_is_loaded(prefix);

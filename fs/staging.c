@@ -497,6 +497,7 @@ publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st)
 	if (rc != 0)
 		return rc;
 	uint64_t bytes = kvc_l1_object_get_bytes(st->object);
+	kvcfs_attr_give(inode, st->object);
 	KvcFinishMode mode =
 		st->target->space == KVC_SPACE_PLAIN ? KVC_FINISH_REPLACE : KVC_FINISH_FIRST_WINS;
 	rc = kvc_storage_manager_finish_write(fs->sm, g_steal_pointer(&st->object), st->target,
@@ -507,6 +508,8 @@ publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st)
 		kvcfs_count(fs, writes_published);
 	else
 		report_lost_write(fs, st, rc);
+	if (rc >= 0)
+		kvcfs_attr_settle(inode, st->target);
 	pthread_mutex_lock(&inode->io_lock);
 	/* Readers of the temporary file go on with the object. */
 	if (rc >= 0 && inode->n_opens > 0 && !inode->commit_lock)

@@ -4,13 +4,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 struct KvcfsStateDir {
-	char *path;
+	char *path; /* the real one */
 	int lock_fd;
 };
 
@@ -79,7 +80,9 @@ kvcfs_state_dir_open(const char *path, GError **error)
 	}
 	KvcfsStateDir *state = g_new0(KvcfsStateDir, 1);
 	state->lock_fd = fd;
-	state->path = g_strdup(path);
+	char *real = realpath(path, NULL);
+	state->path = g_strdup(real != NULL ? real : path);
+	free(real);
 	return state;
 }
 
@@ -87,6 +90,12 @@ char *
 kvcfs_state_dir_get_file(const KvcfsStateDir *state, const char *name)
 {
 	return g_build_filename(state->path, name, NULL);
+}
+
+const char *
+kvcfs_state_dir_path(const KvcfsStateDir *state)
+{
+	return state->path;
 }
 
 int

@@ -28,6 +28,8 @@ char *kvcfs_state_dir_default(const char *mountpoint);
 KvcfsStateDir *kvcfs_state_dir_open(const char *path, GError **error);
 /* The path of the file NAME in it (transfer full): "deletions", "directories". */
 char *kvcfs_state_dir_get_file(const KvcfsStateDir *state, const char *name);
+/* The real path of the directory. */
+const char *kvcfs_state_dir_path(const KvcfsStateDir *state);
 /* Never waits. 1: locked, 0: another process has it, -errno. */
 int kvcfs_state_dir_try_lock(KvcfsStateDir *state);
 /* What the holder, or the last one, wrote. */

@@ -249,6 +249,7 @@ describe_stats(FsAdapter *fs, KvcDescribeFunc func, void *user)
 		{"size_mismatches", &stats->size_mismatches},
 		{"foreign_files", &stats->foreign_files},
 		{"unsupported_keys", &stats->unsupported_keys},
+		{"attribute_errors", &stats->attribute_errors},
 	};
 
 	for (size_t i = 0; i < G_N_ELEMENTS(lines); i++) {

@@ -93,23 +93,33 @@ note_unreadable(ListPass *pass, const char *path, int errnum)
 		pass->errnum = errnum;
 }
 
-/* The entry of KEY (taken over) whose file is ST. */
-static void
-add_entry(ListPass *pass, KvcObjectKey *key, const struct stat *st)
+/* When ST's file or its name was last changed: unlike its mtime, nobody can set that. */
+static int64_t
+ctime_ns(const struct stat *st)
 {
-	int64_t mtime_ns = fs_mtime_ns(st);
+	return st->st_ctim.tv_sec * INT64_C(1000000000) + st->st_ctim.tv_nsec;
+}
 
-	if (mtime_ns < pass->fs->opened_ns) {
+/* The entry of KEY (taken over) whose file is PATH with ST; not one that was cut short. */
+static void
+add_entry(ListPass *pass, KvcObjectKey *key, const char *path, struct stat *st)
+{
+	KvcL2ObjectInfo info;
+
+	if (!fs_attr_read(pass->fs, path, st, &info)) {
+		kvc_object_key_unref(key);
+		return;
+	}
+	if (ctime_ns(st) < pass->fs->opened_ns) {
 		pass->objects++;
 		pass->bytes += (uint64_t)st->st_size;
 	}
 	if (pass->scope && key->scope != pass->scope) {
 		kvc_object_key_unref(key);
+		kvc_xattrs_unref(info.xattrs);
 		return;
 	}
-	pass->entries[pass->n].key = key;
-	pass->entries[pass->n].info.bytes = (uint64_t)st->st_size;
-	pass->entries[pass->n++].info.mtime_ns = mtime_ns;
+	pass->entries[pass->n++] = (KvcL2ListEntry){key, info};
 }
 
 /* Not under the name that we would use, and that one exists too: the same key would come twice. */
@@ -145,10 +155,10 @@ add_flat_file(ListPass *pass, const struct dirent *entry)
 		note_unreadable(pass, name, errnum);
 	else if (!key)
 		pass->foreign++;
-	else if (is_duplicate(pass->fs, key, name) || fs_is_cut(pass->fs, name, &st))
+	else if (is_duplicate(pass->fs, key, name))
 		kvc_object_key_unref(key);
 	else
-		add_entry(pass, key, &st);
+		add_entry(pass, key, name, &st);
 }
 
 /* Reads on in the flat directory; 0 or -errno. */
@@ -227,10 +237,8 @@ add_tree_file(ListPass *pass, const char *path, struct stat *st)
 	key = S_ISREG(st->st_mode) ? fs_path_parse(path) : NULL;
 	if (!key)
 		pass->foreign++;
-	else if (fs_is_cut(pass->fs, path, st))
-		kvc_object_key_unref(key);
 	else
-		add_entry(pass, key, st);
+		add_entry(pass, key, path, st);
 }
 
 /* The stat of PATH in a tree; false: there is nothing to be seen. */
@@ -342,8 +350,10 @@ fs_list(FsAdapter *fs, const KvcKeyScope *scope, char **cursor, KvcL2ListEntry *
 		finish_pass(&pass);
 		rc = -pass.errnum;
 	}
-	for (size_t i = 0; rc < 0 && i < pass.n; i++)
+	for (size_t i = 0; rc < 0 && i < pass.n; i++) {
 		kvc_object_key_unref(entries[i].key);
+		kvc_xattrs_unref(entries[i].info.xattrs);
+	}
 	g_free(pass.path);
 	return rc < 0 ? rc : (ssize_t)pass.n;
 }

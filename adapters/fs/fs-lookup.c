@@ -67,9 +67,8 @@ says_other_size(FsAdapter *fs, const char *path, const struct stat *st)
 	       strcmp(text, expected);
 }
 
-/* Is there another file now than the one of ST? Renews ST. */
-static bool
-was_replaced(FsAdapter *fs, const char *path, struct stat *st)
+bool
+fs_was_replaced(FsAdapter *fs, const char *path, struct stat *st)
 {
 	struct stat old = *st;
 
@@ -81,7 +80,7 @@ bool
 fs_is_cut(FsAdapter *fs, const char *path, struct stat *st)
 {
 	while (says_other_size(fs, path, st)) {
-		if (was_replaced(fs, path, st))
+		if (fs_was_replaced(fs, path, st))
 			continue;
 		atomic_fetch_add(&fs->stats.size_mismatches, 1);
 		return true;
@@ -137,12 +136,11 @@ lookup_and_lock(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info)
 		fs_note_answer(fs);
 	else
 		note_failure(fs, key, info, errnum);
-	if (!path || !fs_is_object(fs, key, path, &st)) {
+	if (!path || !S_ISREG(st.st_mode) || fs_keys_is_corrupt(fs, key, &st) ||
+	    !fs_attr_read(fs, path, &st, info)) {
 		fs_keys_unlock(fs, key);
 		return false;
 	}
-	info->bytes = (uint64_t)st.st_size;
-	info->mtime_ns = fs_mtime_ns(&st);
 	return true;
 }
 

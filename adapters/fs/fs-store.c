@@ -211,6 +211,7 @@ store_finish(FsWork *work)
 		store_end(job, rc, "set xattr");
 		return;
 	}
+	fs_attr_write(job->fs, job->fd, job->path, job->object.attributes, FS_ATTR_NEW);
 	rc = publish(job);
 	store_end(job, rc < 0 ? rc : (int64_t)bytes, "rename");
 }
@@ -256,6 +257,7 @@ fs_store_begin(FsWork *work)
 	}
 	fs_keys_await_delete(job->fs, job->key);
 	if (is_stored(job)) {
+		fs_attr_add(job->fs, job->key, job->object.attributes);
 		store_skip(job);
 		return;
 	}

@@ -225,6 +225,8 @@ bool fs_job_was_refused(FsJob *job);
  * file was replaced since.
  */
 bool fs_is_cut(FsAdapter *fs, const char *path, struct stat *st);
+/* Is there another file now than the one of ST? Renews ST. */
+bool fs_was_replaced(FsAdapter *fs, const char *path, struct stat *st);
 /* Does PATH say that its bytes have another CRC32C? */
 bool fs_has_other_crc(FsAdapter *fs, const char *path, uint32_t crc);
 
@@ -248,6 +250,33 @@ int fs_rename_key(FsAdapter *fs, KvcObjectKey *old_key, KvcObjectKey *new_key);
 /* Removes what this run stored (persist_enabled=false). */
 void fs_remove_stored(FsAdapter *fs);
 
+/* fs-attr.c */
+
+typedef enum {
+	FS_ATTR_NEW,	 /* the file has none yet */
+	FS_ATTR_ADD,	 /* xattrs that are there stay: somebody else's, maybe */
+	FS_ATTR_REPLACE, /* it has these afterwards, and no others */
+} FsAttrWrite;
+
+/*
+ * All that lookup and list tell of the file PATH below base_path, whose stat is ST. false: it says
+ * that it once had another size; counted. ST is renewed when the file was replaced since.
+ */
+bool fs_attr_read(FsAdapter *fs, const char *path, struct stat *st, KvcL2ObjectInfo *info);
+/* ATTRIBUTES may be NULL. 0 or the first -errno, which is counted; as many as can be are set. */
+int fs_attr_write(FsAdapter *fs,
+		  int fd,
+		  const char *path,
+		  const KvcObjectAttributes *attributes,
+		  FsAttrWrite how);
+/* Of a stored object: 0, -ENOENT, -errno. */
+int
+fs_set_attributes(FsAdapter *fs, const KvcObjectKey *key, const KvcObjectAttributes *attributes);
+/* The same for an object whose store was skipped; errors are counted only. */
+void fs_attr_add(FsAdapter *fs, const KvcObjectKey *key, const KvcObjectAttributes *attributes);
+/* Attributes of PATH are lost because of ERRNUM (positive): counted, logged once a minute. */
+void fs_note_attribute_error(FsAdapter *fs, const char *path, int errnum);
+
 /* fs-list.c, fs-janitor.c */
 
 ssize_t fs_list(FsAdapter *fs,
@@ -267,6 +296,7 @@ typedef struct FsStats {
 	_Atomic uint64_t stores, loads, skipped, renames, load_misses;
 	_Atomic uint64_t store_errors, lookup_errors, load_errors;
 	_Atomic uint64_t crc_mismatches, size_mismatches, foreign_files, unsupported_keys;
+	_Atomic uint64_t attribute_errors;
 } FsStats;
 
 /*
@@ -343,6 +373,7 @@ struct FsAdapter {
 	atomic_bool no_xattrs;
 	atomic_bool counted; /* the first complete list has been added to the two below */
 	_Atomic int64_t bytes_used, objects;
+	_Atomic int64_t attribute_logged_ns;
 	FsStats stats;
 };
 

@@ -387,6 +387,46 @@ test_list(void **state)
 	mock_free(&mock);
 }
 
+static void
+test_attributes(void **state)
+{
+	Mock mock = mock_new("type=mock,max_size_gb=0.1");
+	const KvcL2AdapterOps *ops = mock.adapter->ops;
+	g_autoptr(KvcObjectKey) key = key_new(&mock, KVC_SPACE_CHUNK, 1);
+	g_autoptr(KvcXattrs) xattrs = NULL;
+	KvcObjectAttributes attributes = {.mtime_ns = 5, .mode = 0100600, .uid = 7, .gid = 8};
+	char data[10] = "123456789";
+	KvcMemoryObj object = {data, sizeof(data), 4096, &attributes};
+	KvcL2ObjectInfo info = {0};
+	KvcL2ListEntry entry;
+	char *cursor = NULL;
+
+	assert_int_equal(kvc_xattrs_set(NULL, "user.x", "1", 1, &xattrs), 0);
+	assert_int_equal(ops->set_attributes(mock.adapter, key, &attributes), -ENOENT);
+	await_store(&mock, ops->submit_store_task(mock.adapter, &key, &object, 1));
+	assert_true(lookup_and_lock(&mock, 1, &info));
+	assert_int_equal(info.mode, 0100600);
+	assert_int_equal(info.mtime_ns, 5);
+	assert_null(info.xattrs);
+	attributes.xattrs = xattrs;
+	attributes.uid = 9;
+	assert_int_equal(ops->set_attributes(mock.adapter, key, &attributes), 0);
+	assert_int_equal(ops->list(mock.adapter, NULL, &cursor, &entry, 1), 1);
+	assert_int_equal(entry.info.uid, 9);
+	assert_non_null(kvc_xattrs_get(entry.info.xattrs, "user.x", NULL));
+	kvc_xattrs_unref(entry.info.xattrs);
+	kvc_object_key_unref(entry.key);
+	g_free(cursor);
+	/* The same chunk again is skipped, and brings its attributes. */
+	attributes.uid = 10;
+	assert_int_equal(await_store(&mock, ops->submit_store_task(mock.adapter, &key, &object, 1)),
+			 0);
+	assert_true(lookup_and_lock(&mock, 1, &info));
+	assert_int_equal(info.uid, 10);
+	kvc_xattrs_unref(info.xattrs);
+	mock_free(&mock);
+}
+
 /* Nothing is touched after close, whatever was pending. */
 static void
 test_close_with_pending_tasks(void **state)
@@ -455,6 +495,7 @@ main(void)
 		cmocka_unit_test(test_time),
 		cmocka_unit_test(test_delete_skips_stores_in_flight),
 		cmocka_unit_test(test_list),
+		cmocka_unit_test(test_attributes),
 		cmocka_unit_test(test_close_with_pending_tasks),
 		cmocka_unit_test(test_describe),
 		cmocka_unit_test(test_options),

@@ -104,6 +104,11 @@ uint64_t kvc_l1_object_get_bytes(const KvcL1Object *object);
 uint64_t kvc_l1_object_get_reserved_bytes(const KvcL1Object *object);
 /* Gives an unfinished object's file the size BYTES: 0 or -errno. */
 int kvc_l1_object_set_size(KvcL1Object *object, uint64_t bytes);
+/*
+ * An unfinished object is to be committed with these attributes (copied): a later commit of the key
+ * has them all, MTIME_NS 0: the time of the commit. Without this call a key keeps what it has.
+ */
+void kvc_l1_object_set_attributes(KvcL1Object *object, const KvcObjectAttributes *attributes);
 /* Did L1 memory run out since the object was reserved (a write into it may have failed)? */
 bool kvc_l1_object_was_memory_full(KvcL1Object *object);
 
@@ -182,6 +187,12 @@ typedef struct KvcObjectInfo {
 	uint64_t bytes;
 	int64_t mtime_ns;
 	uint64_t sequence; /* order in its scope, ascending by when it became known; stable */
+	/* Since the epoch, from memory only: after a start as mtime_ns. ATIME moves with
+	 * note_access, CTIME with a commit or a change of attributes. */
+	int64_t atime_ns, ctime_ns;
+	uint32_t mode; /* S_IFREG and permission bits; 0: unknown, as are uid and gid then */
+	uint32_t uid, gid;
+	uint32_t hits; /* calls of note_access since the key became known */
 } KvcObjectInfo;
 
 /* What the index knows, from memory: 0 or -ENOENT. */
@@ -206,6 +217,67 @@ size_t kvc_storage_manager_list(KvcStorageManager *sm,
 
 /* All scopes with a known key (transfer full, of referenced KvcKeyScope). From memory. */
 GPtrArray *kvc_storage_manager_list_scopes(KvcStorageManager *sm);
+
+/* ---- Attributes ---------------------------------------------------------------------------- */
+
+typedef enum {
+	KVC_ATTRIBUTE_MODE = 1 << 0,
+	KVC_ATTRIBUTE_UID = 1 << 1,
+	KVC_ATTRIBUTE_GID = 1 << 2,
+	KVC_ATTRIBUTE_MTIME = 1 << 3,
+	KVC_ATTRIBUTE_ATIME = 1 << 4,
+} KvcAttribute;
+
+/*
+ * Sets those of WHICH (KvcAttribute) of a known key; xattrs have calls of their own. Visible at
+ * once, and taken to every L2 that can keep them in the background: flush and drain wait for that.
+ * 0 or -ENOENT. Never blocks; any thread.
+ */
+int kvc_storage_manager_set_attributes(KvcStorageManager *sm,
+				       KvcObjectKey *key,
+				       const KvcObjectAttributes *attributes,
+				       unsigned which);
+/* The extended attributes of KEY (transfer full), NULL: none, or not known. From memory. */
+KvcXattrs *kvc_storage_manager_get_xattrs(KvcStorageManager *sm, KvcObjectKey *key);
+/*
+ * Sets one, as set_attributes. FLAGS as of setxattr(2). 0, -ENOENT (no such key), -EEXIST,
+ * -ENODATA, -ERANGE, -E2BIG, -ENOSPC. A NAME that no user may set (kvc_xattr_name_is_user()):
+ * -EOPNOTSUPP.
+ */
+int kvc_storage_manager_set_xattr(KvcStorageManager *sm,
+				  KvcObjectKey *key,
+				  const char *name,
+				  const void *value,
+				  size_t bytes,
+				  int flags);
+/* 0, -ENOENT (no such key), -ENODATA. */
+int kvc_storage_manager_remove_xattr(KvcStorageManager *sm, KvcObjectKey *key, const char *name);
+/* KEY was opened for reading: moves atime_ns, counts in hits. */
+void kvc_storage_manager_note_access(KvcStorageManager *sm, KvcObjectKey *key);
+/*
+ * A pinned key is not evicted from L1 while it is there, and stays pinned when it is loaded later.
+ * Until it is unpinned or deleted; in memory only. 0 or -ENOENT.
+ */
+int kvc_storage_manager_set_pinned(KvcStorageManager *sm, KvcObjectKey *key, bool pinned);
+
+typedef struct KvcResidency {
+	bool is_resident;     /* in L1; else the rest is 0 */
+	bool is_dirty;	      /* not in any L2 yet */
+	bool is_unreplicated; /* every L2 failed to store it */
+	unsigned read_locks;
+	bool is_pinned; /* also when not resident */
+} KvcResidency;
+/* What L1 knows of KEY. Never blocks; any thread. */
+void kvc_storage_manager_get_residency(KvcStorageManager *sm,
+				       KvcObjectKey *key,
+				       KvcResidency *residency);
+/*
+ * The CRC32C of KEY's bytes: what was computed before, else computed here if it is in L1 (a pass
+ * over its bytes). 0, or -ENODATA: it is not in L1. Takes no other lock while it computes.
+ */
+int kvc_storage_manager_get_crc32c(KvcStorageManager *sm, KvcObjectKey *key, uint32_t *crc);
+
+/* ---- Deletion and eviction ----------------------------------------------------------------- */
 
 /*
  * Deletes KEY from every tier: gone from the index at once, L2 deletions follow in the background
@@ -270,6 +342,8 @@ int kvc_storage_manager_wait_listed(KvcStorageManager *sm, int64_t timeout_ns);
 /* Is more than half of L1 on its way to L2? Then writers ought to be slowed. From memory. */
 bool kvc_storage_manager_is_half_dirty(KvcStorageManager *sm);
 bool kvc_storage_manager_has_l2(KvcStorageManager *sm);
+/* The type of the adapter with index I ("fs"), NULL past the last one. Any thread. */
+const char *kvc_storage_manager_adapter_type(KvcStorageManager *sm, size_t i);
 /* Is any adapter shared, i.e. worth asking about keys that no index knows? */
 bool kvc_storage_manager_has_shared_l2(KvcStorageManager *sm);
 
@@ -282,7 +356,7 @@ void kvc_storage_manager_report_stats(KvcStorageManager *sm, KvcDescribeFunc fun
 typedef struct KvcCapacity {
 	uint64_t l1_capacity_bytes;
 	uint64_t l1_used_bytes;
-	uint64_t l1_pinned_bytes; /* dirty, locked or staging: not free on demand */
+	uint64_t l1_pinned_bytes; /* dirty, locked, pinned or staging: not free on demand */
 	uint64_t l2_capacity_bytes;
 	uint64_t l2_used_bytes;
 	uint64_t objects;

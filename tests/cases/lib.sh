@@ -193,6 +193,15 @@ status_at_most() {
 	(($(status "$1") <= $2))
 }
 
+status_at_least() {
+	(($(status "$1") >= $2))
+}
+
+# counter_is NAME VALUE, for wait_until.
+counter_is() {
+	[[ $(stat_counter "$1") == "$2" ]]
+}
+
 # control FILE PATH: writes a path to a control file; fails the case when that fails.
 control() {
 	expect_errno 0 write "$MNT/.kvcache/$1" "$2"$'\n'

@@ -44,9 +44,11 @@ expect_errno EISDIR create "$plain/a"
 expect_errno EISDIR unlink "$plain/a"
 expect_errno ENOTDIR rmdir "$MNT/root.bin"
 
-# Empty: a file.
+# Empty: a file. One whose declared tail was never written is not complete, and is none.
 : >"$plain/empty"
 assert_eq 0 "$(stat -c %s "$plain/empty")" "size of an empty file"
+truncate -s 3M "$plain/declared"
+expect_errno ENOENT stat "$plain/declared"
 touch "$plain/touched"
 expect_output "" cat "$plain/touched"
 

@@ -46,6 +46,7 @@ typedef enum { FAKE_STORE, FAKE_LOOKUP, FAKE_LOAD, FAKE_KINDS } FakeKind;
 typedef struct FakeObject {
 	GBytes *data; /* NULL: absent */
 	int64_t mtime_ns;
+	KvcObjectAttributes attributes; /* of the last store or set */
 	int locks;
 	int stores, deletes; /* going on; renames count as deletions */
 } FakeObject;
@@ -75,6 +76,7 @@ typedef struct FakeAdapter {
 	bool rude[FAKE_KINDS];					 /* queries answer -ENOENT */
 	bool refuse[FAKE_KINDS];				 /* submits answer 0 */
 	int fail_stores, fail_loads, fail_deletes, fail_renames; /* the next so many */
+	int fail_attributes;
 	bool hold_deletes, hold_renames;
 	bool is_unreachable;  /* lookups cannot say whether they would find it */
 	GHashTable *bad_keys; /* loads of these fail */
@@ -102,6 +104,7 @@ fake_object_free(void *data)
 {
 	FakeObject *object = data;
 	g_clear_pointer(&object->data, g_bytes_unref);
+	kvc_object_attributes_clear(&object->attributes);
 	g_free(object);
 }
 
@@ -124,6 +127,14 @@ fake_log(FakeAdapter *fake, const char *what, const KvcObjectKey *key)
 }
 
 static inline void
+fake_keep_attributes(FakeObject *object, const KvcObjectAttributes *attributes)
+{
+	kvc_object_attributes_clear(&object->attributes);
+	if (attributes)
+		object->attributes = kvc_object_attributes_copy(attributes);
+}
+
+static inline void
 fake_run_store(FakeAdapter *fake, FakeTask *task)
 {
 	bool fails = fake->fail_stores > 0;
@@ -137,6 +148,7 @@ fake_run_store(FakeAdapter *fake, FakeTask *task)
 		g_clear_pointer(&object->data, g_bytes_unref);
 		object->data = g_bytes_new(task->objects[i].data, task->objects[i].bytes);
 		object->mtime_ns = 1;
+		fake_keep_attributes(object, task->objects[i].attributes);
 		task->result += (int64_t)task->objects[i].bytes;
 	}
 }
@@ -395,6 +407,9 @@ fake_run_rename(FakeAdapter *fake, FakeObject *from, FakeObject *to)
 		return -ENOENT;
 	g_clear_pointer(&to->data, g_bytes_unref);
 	to->data = g_steal_pointer(&from->data);
+	kvc_object_attributes_clear(&to->attributes);
+	to->attributes = from->attributes;
+	from->attributes = (KvcObjectAttributes){0};
 	to->mtime_ns = from->mtime_ns;
 	return 0;
 }
@@ -415,6 +430,23 @@ fake_rename(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_key)
 	int rc = fake_run_rename(fake, from, to);
 	from->deletes--;
 	to->deletes--;
+	pthread_mutex_unlock(&fake->lock);
+	return rc;
+}
+
+static inline int
+fake_set_attributes(KvcL2Adapter *adapter, KvcObjectKey *key, const KvcObjectAttributes *attributes)
+{
+	FakeAdapter *fake = (FakeAdapter *)adapter;
+	pthread_mutex_lock(&fake->lock);
+	FakeObject *object = fake_object(fake, key);
+	fake_log(fake, "attributes", key);
+	fake->overlaps += object->stores > 0 || object->deletes > 0;
+	bool fails = fake->fail_attributes > 0;
+	fake->fail_attributes -= fails;
+	int rc = fails ? -ENOSPC : object->data ? 0 : -ENOENT;
+	if (rc == 0)
+		fake_keep_attributes(object, attributes);
 	pthread_mutex_unlock(&fake->lock);
 	return rc;
 }
@@ -458,6 +490,7 @@ fake_new(void)
 		.query_load_result = fake_query_load,
 		.delete_keys = fake_delete,
 		.rename_key = fake_rename,
+		.set_attributes = fake_set_attributes,
 	};
 	for (size_t i = 0; i < FAKE_KINDS; i++)
 		fake->fds[i] = kvc_eventfd_new();

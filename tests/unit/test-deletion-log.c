@@ -445,6 +445,12 @@ test_a_store_behind_a_dead_log_is_given_up(void **state)
 	bench_logged_free(&b);
 }
 
+static int
+allow_rename(void *user, bool is_resident)
+{
+	return 0;
+}
+
 /* What a stop leaves is done by the next start. */
 static void
 test_a_stop_keeps_what_is_not_confirmed(void **state)
@@ -465,6 +471,28 @@ test_a_stop_keeps_what_is_not_confirmed(void **state)
 	env_free(env);
 }
 
+/* It is in no log: a drain that went without it would undo it. */
+static void
+test_a_drain_waits_for_a_rename(void **state)
+{
+	Dir *dir = *state;
+	Bench b = bench_logged(dir);
+	FakeAdapter *fake = b.env->fakes[0];
+	g_autoptr(KvcObjectKey) old_key = key_new(b.env, 1);
+	g_autoptr(KvcObjectKey) new_key = key_new(b.env, 2);
+	env_write(b.env, old_key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	fake->hold_renames = true;
+	assert_int_equal(
+		kvc_l1_manager_rename(b.env->context.l1, old_key, new_key, allow_rename, NULL), 0);
+	wait_until(fake_count(fake, "rename", old_key) == 1);
+	assert_int_equal(kvc_store_controller_drain(b.store, 50 * KVC_MSEC_NS), -ETIMEDOUT);
+	fake_release_renames(fake);
+	drain(&b);
+	assert_true(fake_has(fake, new_key, NULL));
+	bench_logged_free(&b);
+}
+
 int
 main(void)
 {
@@ -481,6 +509,7 @@ main(void)
 		TEST_IN_DIR(test_deletions_go_on_in_memory_on_a_full_disk),
 		TEST_IN_DIR(test_a_store_behind_a_dead_log_is_given_up),
 		TEST_IN_DIR(test_a_stop_keeps_what_is_not_confirmed),
+		TEST_IN_DIR(test_a_drain_waits_for_a_rename),
 	};
 	capture_log();
 	return cmocka_run_group_tests(tests, NULL, NULL);

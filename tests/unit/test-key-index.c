@@ -700,12 +700,38 @@ test_replaced_versions_hide_older_copies(void **state)
 	assert_int_equal(info_of(f, 1).tiers, L1 | A);
 }
 
+/* Of two renames to one name only the later one's end says what the store has. */
+static void
+test_the_last_of_two_renames_decides(void **state)
+{
+	Fixture *f = *state;
+	g_autoptr(KvcObjectKey) first = key_of(f, 1);
+	g_autoptr(KvcObjectKey) second = key_of(f, 2);
+	g_autoptr(KvcObjectKey) name = key_of(f, 3);
+	add(f, 1, A);
+	add(f, 2, A);
+	kvc_key_index_rename(f->index, first, name, false, A, A);
+	kvc_key_index_rename(f->index, second, name, false, A, A);
+	assert_int_equal(info_of(f, 3).renaming, A);
+	assert_false(kvc_key_index_end_rename(f->index, first, name, A, KVC_RENAME_ABSENT));
+	assert_int_equal(info_of(f, 3).renaming, A);
+	add(f, 1, A);
+	assert_int_equal(info_of(f, 1).tiers, A);
+	add(f, 2, A);
+	assert_false(is_known(f, 2));
+	assert_false(kvc_key_index_end_rename(f->index, second, name, A, KVC_RENAME_PRESENT));
+	assert_int_equal(info_of(f, 3).renaming, 0);
+	assert_int_equal(info_of(f, 3).tiers, A);
+	assert_int_equal(kvc_key_index_count(f->index), 2);
+}
+
 int
 main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_unknown_key),
+		TEST(test_the_last_of_two_renames_decides),
 		TEST(test_tiers_add_up),
 		TEST(test_last_tier_loses_the_key_once),
 		TEST(test_bytes_of_l1_win),

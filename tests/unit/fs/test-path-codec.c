@@ -114,6 +114,42 @@ test_temporary_names(void **state)
 }
 
 static void
+test_directory_of_temporary_files(void **state)
+{
+	static const char *const below[] = {"tmp", ".tmp", "a/tmp", "a/.tmp/b", "tmp/b"};
+	static const char *const not_below[] = {"", "a", "tmpx/b", "a/xtmp", ".tmpx", "a.tmp/b"};
+	(void)state;
+	for (size_t i = 0; i < G_N_ELEMENTS(below); i++)
+		if (!kvcfs_name_is_temporary(below[i], "data.bin"))
+			fail_msg("below %s a file is not temporary", below[i]);
+	for (size_t i = 0; i < G_N_ELEMENTS(not_below); i++) {
+		if (kvcfs_name_is_temporary(not_below[i], "data.bin"))
+			fail_msg("below \"%s\" a file is temporary", not_below[i]);
+		assert_true(kvcfs_name_is_temporary(not_below[i], "data.bin.tmp"));
+		assert_true(kvcfs_name_is_temporary(not_below[i], ".data"));
+	}
+}
+
+static void
+test_more_temporary_names(void **state)
+{
+	static const char *const patterns[] = {"*.inflight", "w-[0-9]*", "9f86*", NULL};
+	static const char *const none[] = {NULL};
+	(void)state;
+	assert_class("a.inflight", KVCFS_NAME_OTHER);
+	kvcfs_names_set_temporary(patterns);
+	assert_class("a.inflight", KVCFS_NAME_TEMPORARY);
+	assert_class("w-7", KVCFS_NAME_TEMPORARY);
+	assert_class("w-x", KVCFS_NAME_OTHER);
+	assert_class("a.inflight2", KVCFS_NAME_OTHER);
+	assert_true(kvcfs_name_is_temporary("a", "x.inflight"));
+	/* A pattern cannot make an object vanish. */
+	assert_class("9f86d081884c7d65", KVCFS_NAME_HASH);
+	kvcfs_names_set_temporary(none);
+	assert_class("a.inflight", KVCFS_NAME_OTHER);
+}
+
+static void
 test_name_to_key(void **state)
 {
 	static const uint8_t hash[] = {0x9f, 0x86, 0xd0, 0x81, 0xff};
@@ -190,6 +226,8 @@ main(void)
 		cmocka_unit_test(test_hash_names),
 		cmocka_unit_test(test_names_in_plain_directories),
 		cmocka_unit_test(test_temporary_names),
+		cmocka_unit_test(test_directory_of_temporary_files),
+		cmocka_unit_test(test_more_temporary_names),
 		cmocka_unit_test(test_name_to_key),
 		cmocka_unit_test(test_every_hash_comes_back),
 		cmocka_unit_test(test_control_directory_is_no_model),
