@@ -320,19 +320,41 @@ KvcL1Error
 kvc_l1_manager_extend_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes, int *errnum)
 {
 	uint64_t reserved = kvc_l1_page_round(bytes);
-	if (reserved <= object->charged_bytes)
-		return KVC_L1_SUCCESS;
-	uint64_t more = reserved - object->charged_bytes;
-	if (!charge_or_make_room(m, more, 0))
-		return out_of_memory(m, ENOSPC, errnum);
-	int rc = kvc_l1_object_allocate(object, reserved);
-	if (rc < 0) {
+	uint64_t old = __atomic_load_n(&object->charged_bytes, __ATOMIC_RELAXED);
+	while (reserved > old) {
+		uint64_t more = reserved - old;
+		if (!charge_or_make_room(m, more, 0))
+			return out_of_memory(m, ENOSPC, errnum);
+		/* Only what is new: small writes must not go through the whole file. */
+		int rc = kvc_l1_object_allocate(object, old, reserved);
+		if (rc < 0) {
+			kvc_l1_memory_uncharge(m->memory, more, 0);
+			return out_of_memory(m, -rc, errnum);
+		}
+		if (__atomic_compare_exchange_n(&object->charged_bytes, &old, reserved, false,
+						__ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+			count_add(m, staging_bytes, more);
+			break;
+		}
+		/* Another writer of the file has raised it meanwhile. */
 		kvc_l1_memory_uncharge(m->memory, more, 0);
-		return out_of_memory(m, -rc, errnum);
 	}
-	object->charged_bytes = reserved;
-	count_add(m, staging_bytes, more);
 	return KVC_L1_SUCCESS;
+}
+
+void
+kvc_l1_manager_trim_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes)
+{
+	uint64_t kept = kvc_l1_page_round(bytes);
+	uint64_t old = __atomic_load_n(&object->charged_bytes, __ATOMIC_RELAXED);
+	while (kept < old) {
+		if (!__atomic_compare_exchange_n(&object->charged_bytes, &old, kept, false,
+						 __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+			continue;
+		kvc_l1_memory_uncharge(m->memory, old - kept, 0);
+		count_sub(m, staging_bytes, old - kept);
+		break;
+	}
 }
 
 /* ---- Commit -------------------------------------------------------------------------------- */

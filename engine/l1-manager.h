@@ -136,6 +136,8 @@ KvcL1Error kvc_l1_manager_reserve_write(KvcL1Manager *m,
 					int *errnum);
 KvcL1Error
 kvc_l1_manager_extend_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes, int *errnum);
+/* Lowers it to BYTES, after the file was cut to that size. */
+void kvc_l1_manager_trim_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes);
 
 /*
  * Commits a staging object (takes the reference): size = what the file has, memory trimmed to it.

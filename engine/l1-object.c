@@ -49,7 +49,7 @@ kvc_l1_object_create(KvcL1Manager *manager,
 	o->base.refs = 1;
 	o->base.state = KVC_L1_STAGING;
 	o->base.full_epoch = kvc_l1_memory_full_epoch(memory);
-	int rc = kvc_l1_object_allocate(&o->base, reserved);
+	int rc = kvc_l1_object_allocate(&o->base, 0, reserved);
 	if (rc < 0) {
 		close(fd);
 		g_free(o);
@@ -61,13 +61,13 @@ kvc_l1_object_create(KvcL1Manager *manager,
 }
 
 int
-kvc_l1_object_allocate(KvcL1Object *object, uint64_t reserved)
+kvc_l1_object_allocate(KvcL1Object *object, uint64_t begin, uint64_t end)
 {
-	if (reserved == 0)
+	if (begin >= end)
 		return 0;
 	int rc;
 	do
-		rc = fallocate(object->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)reserved);
+		rc = fallocate(object->fd, FALLOC_FL_KEEP_SIZE, (off_t)begin, (off_t)(end - begin));
 	while (rc != 0 && errno == EINTR);
 	if (rc == 0)
 		return 0;
@@ -104,7 +104,7 @@ fill_holes(KvcL1Object *object, KvcL1Memory *memory, uint64_t exact)
 			return -ENOSPC;
 		object->charged_bytes = exact;
 	}
-	return kvc_l1_object_allocate(object, exact);
+	return kvc_l1_object_allocate(object, 0, exact);
 }
 
 int

@@ -13,8 +13,8 @@ int kvc_l1_object_create(KvcL1Manager *manager,
 			 KvcL1Memory *memory,
 			 uint64_t reserved,
 			 KvcL1Object **out);
-/* Allocates the file's first RESERVED bytes without changing its size: 0 or -errno. */
-int kvc_l1_object_allocate(KvcL1Object *object, uint64_t reserved);
+/* Allocates the file's bytes from BEGIN to before END without changing its size: 0 or -errno. */
+int kvc_l1_object_allocate(KvcL1Object *object, uint64_t begin, uint64_t end);
 /*
  * Takes the size the file has as the object's, frees what was reserved beyond it, fills holes (they
  * are data now, and reading them must not take memory), and makes the charge exact. 0 or -errno.

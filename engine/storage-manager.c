@@ -268,6 +268,12 @@ kvc_storage_manager_extend_write(KvcStorageManager *sm, KvcL1Object *object, uin
 			errnum);
 }
 
+void
+kvc_storage_manager_trim_write(KvcStorageManager *sm, KvcL1Object *object, uint64_t bytes)
+{
+	kvc_l1_manager_trim_write(sm->context.l1, object, bytes);
+}
+
 /*
  * The first complete object of a key wins also when only L2 has it. With the same size ours becomes
  * its L1 copy (the store finds it there and skips); another size would be other bytes.

@@ -141,6 +141,14 @@ kvcfs_op_setattr(
 
 /* ---- OPEN of an object --------------------------------------------------------------------- */
 
+static void
+note_opened(KvcfsInode *inode)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	kvcfs_attr_note_open_locked(inode);
+	pthread_mutex_unlock(&inode->fs->names);
+}
+
 /* Answers OPEN with HANDLE (owned), passed through to FD where that is in effect. false: -ESTALE.
  */
 static bool
@@ -153,22 +161,17 @@ reply_open(fuse_req_t req, KvcfsHandle *handle, int fd, bool is_direct, struct f
 	fi->fh = (uintptr_t)handle;
 	fi->direct_io = id == 0;
 	fi->keep_cache = 0;
-	if (id < 0) {
-		fuse_reply_err(req, -id);
-		kvcfs_handle_release(handle);
-	} else if (kvcfs_reply_open(req, fi, id) != 0) {
-		kvcfs_handle_release(handle);
+	if (handle->object) {
+		note_opened(handle->inode);
+		kvcfs_redirect_forget_retry(handle->inode->fs, fuse_req_ctx(req)->pid,
+					    handle->inode->key);
 	}
+	/* Once it is answered the handle may be gone. */
+	if (id < 0)
+		fuse_reply_err(req, -id);
+	if (id < 0 || kvcfs_reply_open(req, fi, id) != 0)
+		kvcfs_handle_release(handle);
 	return true;
-}
-
-static void
-note_opened(KvcfsInode *inode, const KvcL1Object *object)
-{
-	pthread_mutex_lock(&inode->fs->names);
-	inode->open_bytes = kvc_l1_object_get_bytes(object);
-	kvcfs_attr_note_open_locked(inode);
-	pthread_mutex_unlock(&inode->fs->names);
 }
 
 /*
@@ -176,10 +179,11 @@ note_opened(KvcfsInode *inode, const KvcL1Object *object)
  * up once more; if it has done so, that version was the current one at some time during this open.
  */
 static void
-open_replaced(fuse_req_t req, KvcfsHandle *handle, struct fuse_file_info *fi)
+open_replaced(fuse_req_t req, KvcfsHandle *handle, bool has_retried, struct fuse_file_info *fi)
 {
 	Kvcfs *fs = handle->inode->fs;
-	bool may_retry = kvcfs_redirect_retry_once(fs, fuse_req_ctx(req)->pid, handle->inode->key);
+	bool may_retry = !has_retried &&
+			 kvcfs_redirect_retry_once(fs, fuse_req_ctx(req)->pid, handle->inode->key);
 	KvcL1Object *old = may_retry ? NULL : kvcfs_io_lock_again(handle->inode);
 	if (old) {
 		kvc_storage_manager_finish_read(fs->sm, handle->object);
@@ -192,7 +196,22 @@ open_replaced(fuse_req_t req, KvcfsHandle *handle, struct fuse_file_info *fi)
 	kvcfs_handle_release(handle);
 }
 
-/* With the read lock OBJECT (owned). */
+/* May OBJECT be a later version than the one that the kernel found as INODE, and asked for? */
+static bool
+is_later_version(KvcfsInode *inode, const KvcL1Object *object)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	bool is_later = inode->key->space == KVC_SPACE_PLAIN &&
+			(kvcfs_inode_is_replaced_locked(inode) ||
+			 inode->told_bytes != kvc_l1_object_get_bytes(object));
+	pthread_mutex_unlock(&inode->fs->names);
+	return is_later;
+}
+
+/*
+ * With the read lock OBJECT (owned). A later version is opened under the old inode only when the
+ * kernel has looked once more already; it then keeps no attributes of it.
+ */
 static void
 open_locked_object(fuse_req_t req,
 		   KvcfsInode *inode,
@@ -201,16 +220,19 @@ open_locked_object(fuse_req_t req,
 {
 	Kvcfs *fs = inode->fs;
 	pid_t tid = fuse_req_ctx(req)->pid;
+	bool is_later = is_later_version(inode, object);
+	if (is_later && kvcfs_redirect_retry_once(fs, tid, inode->key)) {
+		kvcfs_count(fs, opens_stale);
+		fuse_reply_err(req, ESTALE);
+		kvc_storage_manager_finish_read(fs->sm, object);
+		return;
+	}
 	KvcfsHandle *handle = kvcfs_handle_new(KVCFS_HANDLE_READ, inode);
 	handle->object = object;
 	fi->noflush = 1;
 	kvc_storage_manager_reserve_read_again(fs->sm, object);
-	if (reply_open(req, handle, kvc_l1_object_get_fd(object), false, fi)) {
-		note_opened(inode, object);
-		kvcfs_redirect_forget_retry(fs, tid, inode->key);
-	} else {
-		open_replaced(req, handle, fi);
-	}
+	if (!reply_open(req, handle, kvc_l1_object_get_fd(object), false, fi))
+		open_replaced(req, handle, is_later, fi);
 	kvc_storage_manager_finish_read(fs->sm, object);
 }
 
@@ -340,7 +362,6 @@ dup_staging(KvcfsInode *inode, bool *is_direct)
 	const KvcL1Object *object = !st ? NULL : st->object ? st->object : st->base;
 	if (object) {
 		*is_direct = st->is_direct;
-		inode->open_bytes = kvc_l1_object_get_bytes(object);
 		fd = fcntl(kvc_l1_object_get_fd(object), F_DUPFD_CLOEXEC, 3);
 		fd = fd < 0 ? -errno : fd;
 	}

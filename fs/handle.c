@@ -129,6 +129,8 @@ kvcfs_io_open(KvcfsInode *inode, int fd, KvcL1Object *object, bool is_direct)
 		id = open_first_locked(inode, fd, is_direct);
 		inode->open_file = file;
 		inode->open_object = object;
+		if (object)
+			inode->open_bytes = kvc_l1_object_get_bytes(object);
 	} else {
 		id = inode->open_file == file ? inode->backing_id : -ESTALE;
 	}

@@ -326,29 +326,35 @@ kvcfs_inode_is_replaced_locked(const KvcfsInode *inode)
 	return current && current != inode;
 }
 
-/* Gone or replaced, but an open descriptor may still ask. */
+/* What its open descriptors have may be gone, or the version before: 0 or -ENOENT. */
 static int
 stat_open_file(KvcfsInode *inode, struct stat *st)
 {
 	pthread_mutex_lock(&inode->io_lock);
 	bool is_open = inode->n_opens > 0;
-	pthread_mutex_unlock(&inode->io_lock);
-	if (!is_open)
-		return -ENOENT;
 	st->st_size = (off_t)inode->open_bytes;
+	pthread_mutex_unlock(&inode->io_lock);
 	st->st_blocks = (st->st_size + 511) / 512;
 	set_times(st, inode);
-	return 0;
+	return is_open ? 0 : -ENOENT;
 }
 
 static int
 stat_object(KvcfsInode *inode, struct stat *st)
 {
 	KvcObjectInfo info;
+	struct stat open_file = *st;
 	bool is_gone = inode->is_unlinked || !inode->key ||
 		       kvc_storage_manager_stat(inode->fs->sm, inode->key, &info) < 0;
-	if ((is_gone || kvcfs_inode_is_replaced_locked(inode)) && stat_open_file(inode, st) == 0)
+	bool is_open = stat_open_file(inode, &open_file) == 0;
+	/* The engine may know the next version a moment before our tables do. */
+	bool is_other = !is_gone && inode->key->space == KVC_SPACE_PLAIN &&
+			(info.bytes != (uint64_t)open_file.st_size ||
+			 kvcfs_inode_is_replaced_locked(inode));
+	if (is_open && (is_gone || is_other)) {
+		*st = open_file;
 		return 0;
+	}
 	if (is_gone)
 		return -ENOENT;
 	kvcfs_attr_remember_locked(inode, &info);
@@ -390,8 +396,21 @@ kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st)
 		rc = inode->staging ? stat_staging(inode, st) : stat_object(inode, st);
 	else
 		stat_other(inode, st);
+	inode->told_bytes = (uint64_t)st->st_size;
 	pthread_mutex_unlock(&fs->names);
 	return rc;
+}
+
+/*
+ * A plain file that is written again and again: an open may get a later version than its lookup
+ * has seen (file-ops.c), so the kernel must ask for its size.
+ */
+#define SETTLED_NS INT64_C(1000000000)
+
+static bool
+is_settled_locked(const KvcfsInode *inode)
+{
+	return inode->published_ns == 0 || kvcfs_now_ns() - inode->published_ns > SETTLED_NS;
 }
 
 /* Only what is committed, and nobody is about to replace, may be cached under its name. */
@@ -400,7 +419,7 @@ is_lasting_locked(const KvcfsInode *inode)
 {
 	if (inode->kind != KVCFS_OBJECT)
 		return inode->kind != KVCFS_KEYS;
-	return !inode->staging && !inode->is_unlinked && inode->key &&
+	return !inode->staging && !inode->is_unlinked && inode->key && is_settled_locked(inode) &&
 	       !kvcfs_is_being_written_locked(inode->fs, inode->key) &&
 	       !kvcfs_inode_is_replaced_locked(inode);
 }

@@ -155,12 +155,15 @@ struct KvcfsInode {
 	KvcXattrs *xattrs; /* owned or NULL; of an OBJECT until it is committed */
 	bool is_pinned;	   /* staging: to be pinned at its commit */
 	KvcObjectKey *via; /* OBJECT: the chain of the prefix directory it was last looked up in */
-	uint64_t open_bytes; /* OBJECT: size when it was last opened, for stat after an unlink */
+	uint64_t told_bytes;  /* OBJECT: the size that the kernel was last told */
+	int64_t published_ns; /* OBJECT: when it became a plain file's newest version; 0: not here
+			       */
 
 	/* Protected by io_lock. OBJECT only. */
 	pthread_mutex_t io_lock;
 	unsigned n_opens;
 	int backing_id;		  /* of all opens; 0: direct */
+	uint64_t open_bytes;	  /* the size of that, for stat when it is gone or replaced */
 	ino_t open_file;	  /* of L1: what all opens have */
 	KvcL1Object *open_object; /* the same, read-locked by one of the handles; NULL: a staging */
 	KvcL1Object *commit_lock; /* read lock for handles that were open when it was committed */

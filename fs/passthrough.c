@@ -68,13 +68,12 @@ kvcfs_passthrough_install(struct fuse_session *se, bool want)
 void
 kvcfs_passthrough_init(struct fuse_conn_info *conn)
 {
-	unsigned flags = FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_HANDLE_KILLPRIV_V2 |
-			 FUSE_CAP_DIRECT_IO_ALLOW_MMAP;
-	if (wanted)
-		flags |= FUSE_CAP_PASSTHROUGH;
-	conn->want |= conn->capable & flags;
+	/* Each is set only where the kernel offers it. */
+	fuse_set_feature_flag(conn, FUSE_CAP_PARALLEL_DIROPS);
+	fuse_set_feature_flag(conn, FUSE_CAP_HANDLE_KILLPRIV_V2);
+	fuse_set_feature_flag(conn, FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 	conn->max_backing_stack_depth = 0; /* no stacked file system below: 1 on the wire */
-	atomic_store(&negotiated, (conn->want & FUSE_CAP_PASSTHROUGH) != 0);
+	atomic_store(&negotiated, wanted && fuse_set_feature_flag(conn, FUSE_CAP_PASSTHROUGH));
 }
 
 static struct fuse_file_info

@@ -233,6 +233,68 @@ rename_entry(KvcfsInode *dir,
 	return rename_object(dir, name, new_dir, new_name, flags);
 }
 
+/*
+ * A writer that has just closed the temporary file: its RELEASE is on its way, and the rename is to
+ * be the commit. Waited for as by a LOOKUP (commit-wait.c), but there is no name to be woken by.
+ */
+#define RELEASE_STEP_NS (INT64_C(200) * 1000)
+
+typedef struct Rename {
+	KvcfsInode *dir, *new_dir; /* owned references */
+	char *name, *new_name;
+	unsigned flags;
+} Rename;
+
+static bool
+is_being_released(KvcfsInode *dir, const char *name)
+{
+	pthread_mutex_lock(&dir->fs->names);
+	const KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
+	const KvcfsStaging *st = inode ? inode->staging : NULL;
+	bool is_closing = st && st->n_writers > 0 && st->flushed_ns &&
+			  kvcfs_now_ns() < st->flushed_ns + KVCFS_COMMIT_WAIT_NS;
+	pthread_mutex_unlock(&dir->fs->names);
+	return is_closing;
+}
+
+static void
+rename_step(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Rename *rename = user;
+	Kvcfs *fs = rename->dir->fs;
+	if (why != KVCFS_WAKE_INTERRUPT && is_being_released(rename->dir, rename->name)) {
+		kvcfs_pending_release(kvcfs_pending_new(
+			fs->pendings, req, kvcfs_now_ns() + RELEASE_STEP_NS, rename_step, rename));
+		return;
+	}
+	fuse_reply_err(req, -rename_entry(rename->dir, rename->name, rename->new_dir,
+					  rename->new_name, rename->flags));
+	kvcfs_inode_unref(rename->dir, 1);
+	kvcfs_inode_unref(rename->new_dir, 1);
+	g_free(rename->name);
+	g_free(rename->new_name);
+	g_free(rename);
+}
+
+static void
+rename_when_released(fuse_req_t req,
+		     KvcfsInode *dir,
+		     const char *name,
+		     KvcfsInode *new_dir,
+		     const char *new_name,
+		     unsigned flags)
+{
+	Rename *rename = g_new(Rename, 1);
+	*rename = (Rename){
+		.dir = kvcfs_inode_ref(dir),
+		.new_dir = kvcfs_inode_ref(new_dir),
+		.name = g_strdup(name),
+		.new_name = g_strdup(new_name),
+		.flags = flags,
+	};
+	rename_step(req, KVCFS_WAKE_TIMEOUT, rename);
+}
+
 void
 kvcfs_op_rename(fuse_req_t req,
 		fuse_ino_t parent,
@@ -255,6 +317,11 @@ kvcfs_op_rename(fuse_req_t req,
 	else if (__atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED))
 		rc = -EROFS;
 	else
-		rc = rename_entry(dir, name, new_dir, new_name, flags);
-	fuse_reply_err(req, -rc);
+		rc = 0;
+	if (rc < 0)
+		fuse_reply_err(req, -rc);
+	else if (is_being_released(dir, name))
+		rename_when_released(req, dir, name, new_dir, new_name, flags);
+	else
+		fuse_reply_err(req, -rename_entry(dir, name, new_dir, new_name, flags));
 }

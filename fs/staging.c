@@ -93,10 +93,10 @@ kvcfs_staging_set_target_locked(KvcfsInode *inode, KvcObjectKey *key)
 }
 
 static void
-leave_writing_locked(KvcfsInode *inode)
+leave_writing_locked(KvcfsInode *inode, const KvcfsStaging *st)
 {
 	Kvcfs *fs = inode->fs;
-	KvcObjectKey *target = inode->staging->target;
+	KvcObjectKey *target = st->target;
 	GPtrArray *writers = target ? writers_of_locked(fs, target) : NULL;
 	if (writers && g_ptr_array_remove_fast(writers, inode) && writers->len == 0)
 		g_hash_table_remove(fs->writing, target);
@@ -148,7 +148,7 @@ retarget_locked(KvcfsInode *inode, KvcObjectKey *key)
 {
 	Kvcfs *fs = inode->fs;
 	KvcfsStaging *st = inode->staging;
-	leave_writing_locked(inode);
+	leave_writing_locked(inode, st);
 	if (st->is_closing)
 		kvcfs_closing_end_locked(fs, st->target);
 	kvcfs_inode_retire_locked(inode, st->target, (GDestroyNotify)kvc_object_key_unref);
@@ -317,6 +317,9 @@ change(KvcfsInode *inode, uint64_t reserve, bool set_size, uint64_t bytes)
 		rc = kvc_storage_manager_extend_write(fs->sm, object, reserve);
 	if (rc == 0 && set_size)
 		rc = kvc_l1_object_set_size(object, bytes);
+	/* Each write asks for its room again: what was cut off must not stay charged. */
+	if (rc == 0 && set_size && !fs->is_passthrough)
+		kvc_storage_manager_trim_write(fs->sm, object, bytes);
 	kvcfs_staging_release_writer(inode);
 	return rc;
 }
@@ -415,12 +418,13 @@ kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 static KvcfsStaging *
 take_staging_locked(KvcfsInode *inode)
 {
-	leave_writing_locked(inode);
 	KvcfsStaging *st = g_steal_pointer(&inode->staging);
 	if (st->target && !inode->key) {
 		inode->key = kvc_object_key_ref(st->target);
+		pthread_mutex_lock(&inode->io_lock);
 		if (st->object)
 			inode->open_bytes = kvc_l1_object_get_bytes(st->object);
+		pthread_mutex_unlock(&inode->io_lock);
 	}
 	return st;
 }
@@ -540,6 +544,10 @@ kvcfs_staging_commit(KvcfsInode *inode)
 	bool is_newest = is_object && st->target->space == KVC_SPACE_PLAIN;
 	if (is_known && (is_newest || !g_hash_table_contains(fs->objects, st->target)))
 		g_hash_table_replace(fs->objects, inode->key, inode);
+	if (is_newest)
+		inode->published_ns = kvcfs_now_ns();
+	/* Only now: who looks the name up meanwhile must not keep what he finds. */
+	leave_writing_locked(inode, st);
 	pthread_mutex_unlock(&fs->names);
 	if (st->prefix)
 		kvcfs_prefix_settle_position(st->prefix, st->target, is_object && is_known);
@@ -597,7 +605,7 @@ void
 kvcfs_staging_free(KvcfsInode *inode)
 {
 	pthread_mutex_lock(&inode->fs->names);
-	leave_writing_locked(inode);
+	leave_writing_locked(inode, inode->staging);
 	pthread_mutex_unlock(&inode->fs->names);
 	free_staging(inode->fs, g_steal_pointer(&inode->staging));
 }

@@ -79,7 +79,11 @@ rename_to_keys(KvcfsInode *dir, const char *name, KvcfsInode *prefix)
 	ssize_t n = -ENOENT;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
-	if (inode && kvc_l1_object_get_bytes(inode->staging->object) > KVCFS_CHAIN_MAX_BYTES) {
+	int damage = inode ? kvcfs_staging_known_damage(fs, inode->staging) : 0;
+	if (damage < 0) {
+		n = damage;
+	} else if (inode &&
+		   kvc_l1_object_get_bytes(inode->staging->object) > KVCFS_CHAIN_MAX_BYTES) {
 		n = -EFBIG;
 	} else if (inode) {
 		uint64_t bytes = kvc_l1_object_get_bytes(inode->staging->object);

@@ -67,6 +67,11 @@ int kvc_storage_manager_reserve_write(KvcStorageManager *sm,
 				      KvcL1Object **object);
 /* Raises the reservation of an unfinished object to BYTES. 0, -ENOSPC, -errno. */
 int kvc_storage_manager_extend_write(KvcStorageManager *sm, KvcL1Object *object, uint64_t bytes);
+/*
+ * Lowers the reservation to BYTES, after the file was cut to that size. Not for a file that
+ * somebody writes without extend_write before each write (passthrough).
+ */
+void kvc_storage_manager_trim_write(KvcStorageManager *sm, KvcL1Object *object, uint64_t bytes);
 
 typedef enum {
 	KVC_FINISH_FIRST_WINS =

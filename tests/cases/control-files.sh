@@ -8,7 +8,7 @@
 
 . "$(dirname "$0")/lib.sh"
 
-start_fs --io-mode=passthrough
+start_fs "--io-mode=$EXPECTED_IO_MODE"
 mkdir -p "$RANK"
 control=$MNT/.kvcache
 
@@ -24,7 +24,7 @@ for name in stores stores_completed stores_failed loads loads_completed loads_fa
 done
 assert_eq "" "$(grep -vE '^[a-z0-9_.]+ .+$' "$control/status" "$control/stats" || true)" "lines that are not 'name value'"
 assert_eq ok "$(status health)" health
-assert_eq passthrough "$(status io_mode)" io_mode
+assert_eq "$EXPECTED_IO_MODE" "$(status io_mode)" io_mode
 assert_eq fs "$(status l2.0.type)" l2.0.type
 assert_eq ok "$(status l2.0.health)" l2.0.health
 assert_eq $((1 << 30)) "$(status l1_capacity_bytes)" l1_capacity_bytes

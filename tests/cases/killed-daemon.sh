@@ -41,10 +41,7 @@ kill_fs
 echo "Shmem: $before kB before, $during during"
 wait_until 20 "Shmem falls to the one open object" shmem_at_most $((before + 32 * 1024 + 8 * 1024))
 
-# The client reads on, through its descriptor and its mapping.
-client_say holder go
-client_hear holder equal
-wait "$CLIENT_PID"
+expect_reads_on holder "$CLIENT_PID"
 
 # The stale mount point answers ENOTCONN (a stat may still be answered from the cache); the same command mounts over it, once.
 expect_errno ENOTCONN statfs "$MNT"

@@ -6,6 +6,9 @@
 #
 # In a case: WORK (private, on a disk), MNT (mount point, empty at first), L2 (directory of the fs adapter),
 # L1_SIZE, SRC and BUILD (the trees), SEED (for random data; KVC_TEST_SEED replays it), DAEMON_PID.
+#
+# KVC_TEST_MODE says how the daemon runs (see scripts/test): direct gives --io-mode=direct to each start that has no
+# --io-mode itself; in user the case itself already runs as an ordinary user. EXPECTED_IO_MODE is what comes of it.
 
 set -euo pipefail
 export LC_ALL=C
@@ -24,6 +27,7 @@ L1_SIZE=1G
 SEED=${KVC_TEST_SEED:-$RANDOM$RANDOM}
 KVCACHEFS=${KVCACHEFS:-$BUILD/fs/kvcachefs}
 CLIENTS=$BUILD/tests/clients
+EXPECTED_IO_MODE=passthrough
 DAEMON_PID=
 DAEMON_LOG=$WORK/daemon.log
 STATE=$WORK/state
@@ -34,6 +38,26 @@ RANK=$MNT/$MODEL/@01000100
 
 mkdir -p "$MNT" "$L2"
 : >>"$WORK/daemons"
+
+if [[ ${KVC_TEST_MODE:-} == direct ]]; then
+	# The last --io-mode counts, so a case's own wins.
+	printf '#!/bin/bash\nexec -a "$0" %q --io-mode=direct "$@"\n' "$KVCACHEFS" >"$WORK/kvcachefs"
+	chmod +x "$WORK/kvcachefs"
+	KVCACHEFS=$WORK/kvcachefs
+	EXPECTED_IO_MODE=direct
+fi
+if ((EUID != 0)); then
+	EXPECTED_IO_MODE=direct
+	# umount [-l] PATH, as an ordinary user does it.
+	umount() {
+		local -a lazy=()
+		if [[ $1 == -l ]]; then
+			lazy=(-z)
+			shift
+		fi
+		fusermount3 -u "${lazy[@]}" "$1"
+	}
+fi
 echo "seed $SEED (replay with KVC_TEST_SEED=$SEED)"
 
 # ---- Failing ---------------------------------------------------------------------------------
@@ -119,20 +143,17 @@ wait_gone() {
 	wait_until "${2:-60}" "process $1 ends" is_gone "$1"
 }
 
-# The kvcachefs that serves MNT and was not there before; several cases start one after the other.
+# The kvcachefs that serves MNT and was not there before; several cases start one after the other. It is in the lock
+# file of its state directory; the cmdline of each process of the machine can hang with one that hangs.
 find_daemon() {
-	local dir pid
+	local pid
 	local -a argv
-	for dir in /proc/[0-9]*; do
-		pid=${dir##*/}
-		mapfile -d '' -t argv 2>/dev/null <"$dir/cmdline" || continue
-		[[ ${#argv[@]} -gt 1 && ${argv[0]} == "$KVCACHEFS" && ${argv[-1]} == "$MNT" ]] || continue
-		grep -qxF "$pid" "$WORK/daemons" && continue
-		is_gone "$pid" && continue
-		echo "$pid"
-		return 0
-	done
-	return 1
+	read -r pid _ 2>/dev/null <"$STATE/lock" || return 1
+	grep -qxF "$pid" "$WORK/daemons" && return 1
+	is_gone "$pid" && return 1
+	mapfile -d '' -t argv 2>/dev/null <"/proc/$pid/cmdline" || return 1
+	[[ ${#argv[@]} -gt 1 && ${argv[0]} == "$KVCACHEFS" && ${argv[-1]} == "$MNT" ]] || return 1
+	echo "$pid"
 }
 
 is_mounted() {
@@ -285,6 +306,20 @@ client_hear() {
 
 client_say() {
 	echo "$2" 1<>"$WORK/$1.in"
+}
+
+# expect_reads_on NAME PID: the daemon of a hold-open is gone. A passed-through file is read on, through descriptor and
+# mapping; without passthrough a read is an error, and no waiting.
+expect_reads_on() {
+	local rc=0
+	client_say "$1" go
+	wait "$2" || rc=$?
+	if [[ $EXPECTED_IO_MODE == passthrough ]]; then
+		assert_eq 0 "$rc" "$1 reads on: $(cat "$WORK/$1.out")"
+		client_said "$1" equal || fail "$1 never printed \"equal\""
+	else
+		assert_eq 1 "$rc" "$1 is told: $(cat "$WORK/$1.out")"
+	fi
 }
 
 # ---- Scripted clients (tests/clients/file-steps) ----------------------------------------------

@@ -78,9 +78,7 @@ assert_eq 0 "$rc" "exit code after SIGINT"
 for i in 6 7; do
 	assert_same "$WORK/data.$i" "$L2/meta-llama-SEP-Llama-3.1-8B@0x01000100@0@${h[i]}.data"
 done
-client_say holder go
-client_hear holder equal
-wait "$holder"
+expect_reads_on holder "$holder"
 start_fs
 for i in 0 1 2 3 4 5 6 7; do
 	assert_same "$WORK/data.$i" "$RANK/${h[i]}"

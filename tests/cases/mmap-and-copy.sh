@@ -5,6 +5,7 @@
 # 2 GB its rchar + wchar grow by less than 1 % of it.
 #
 # timeout: 180
+# not-in: user: it is about passthrough
 
 . "$(dirname "$0")/lib.sh"
 

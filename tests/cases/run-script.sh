@@ -4,6 +4,7 @@
 # scripts/run mounts what it is told to, prints three commands that work and how to stop, and that stops it.
 #
 # parallel
+# not-in: user: it builds
 
 . "$(dirname "$0")/lib.sh"
 

@@ -203,6 +203,26 @@ test_extend(void **state)
 }
 
 static void
+test_trim_gives_room_back(void **state)
+{
+	Fixture *f = *state;
+	KvcL1Object *object = reserve(f, 1, CAPACITY, false);
+	assert_int_equal(kvc_l1_object_set_size(object, PAGE + 1), 0);
+	kvc_l1_manager_trim_write(f->m, object, PAGE + 1);
+	assert_int_equal(object->charged_bytes, 2 * PAGE);
+	assert_int_equal(used(f), 2 * PAGE);
+	assert_int_equal(counts_of(f).staging_bytes, 2 * PAGE);
+	/* Never more than there was. */
+	kvc_l1_manager_trim_write(f->m, object, MIB);
+	assert_int_equal(used(f), 2 * PAGE);
+	assert_int_equal(kvc_l1_manager_extend_write(f->m, object, MIB, NULL), KVC_L1_SUCCESS);
+	assert_int_equal(used(f), MIB);
+	assert_true(allocated(object) >= MIB - 2 * PAGE);
+	kvc_l1_manager_abort_write(f->m, object);
+	assert_int_equal(used(f), 0);
+}
+
+static void
 test_extend_asks_for_room(void **state)
 {
 	Fixture *f = *state;
@@ -457,6 +477,7 @@ main(void)
 		TEST(test_making_room_ends),
 		TEST(test_extend),
 		TEST(test_extend_asks_for_room),
+		TEST(test_trim_gives_room_back),
 		TEST(test_commit_trims_to_the_page),
 		TEST(test_outgrown_reservation_is_charged_at_commit),
 		TEST(test_outgrown_beyond_the_budget),
