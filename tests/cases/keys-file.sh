@@ -22,6 +22,7 @@ assert_same "$WORK/long" "$prefix/.keys"
 # The first thing that anybody asks.
 for i in 1 2 3 4 5; do
 	restart_fs
+	assert_eq "$(stat -c %s "$WORK/long")" "$(stat -c %s "$prefix/.keys")" "size of .keys after restart $i"
 	cat "$prefix/.keys" >"$WORK/read" || fail "cat of .keys after restart $i"
 	assert_same "$WORK/long" "$WORK/read"
 done

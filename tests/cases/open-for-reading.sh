@@ -86,14 +86,4 @@ for i in 2 3 4; do
 	"$CLIENTS/pattern" 9 2M >"$RANK/${h[i]}"
 	expect_data "$RANK/${h[i]}" 9 2M
 done
-
-# An open and close as a test of existence costs a load, and that is counted.
-evict "$RANK/${h[0]}"
-before=$(stat_counter loads_unread)
-step a 0 open "$RANK/${h[0]}" r
-step a 0 close
-wait_until 10 "an unread load is counted" eval '(($(stat_counter loads_unread) == before + 1))'
-evict "$RANK/${h[0]}"
-expect_data "$RANK/${h[0]}" 0 3M
-assert_eq $((before + 1)) "$(stat_counter loads_unread)" "loads_unread after one that was read"
 stop_fs

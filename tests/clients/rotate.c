@@ -242,6 +242,8 @@ main(int argc, char **argv)
 	}
 	for (pid_t pid; (pid = wait(&status)) > 0;) {
 		failed |= status;
+		if (WIFSIGNALED(status))
+			warnx("process %d: %s", (int)pid, strsignal(WTERMSIG(status)));
 		for (unsigned i = 0; i < N_NAMES; i++)
 			n_writers -= pid == writers[i];
 		if (failed || n_writers == 0)
