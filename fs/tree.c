@@ -115,17 +115,14 @@ kvcfs_tree_has_child(KvcfsInode *dir, const char *name)
 	return has;
 }
 
-/* Is NAME in DIR a plain file, or about to become one? */
+/* Is NAME in DIR a file, or about to become one? */
 static bool
-has_file(KvcfsInode *dir, const char *name)
+has_file_locked(KvcfsInode *dir, const char *name)
 {
 	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
-	if (key && kvcfs_object_exists(dir->fs, key))
-		return true;
-	pthread_mutex_lock(&dir->fs->names);
-	bool found = kvcfs_temp_lookup_locked(dir, name) != NULL;
-	pthread_mutex_unlock(&dir->fs->names);
-	return found;
+	if (!key)
+		return kvcfs_temp_lookup_locked(dir, name) != NULL;
+	return kvcfs_object_exists(dir->fs, key) || kvcfs_is_being_written_locked(dir->fs, key);
 }
 
 char *
@@ -148,13 +145,11 @@ kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode **ou
 		if (!scope)
 			return -EINVAL;
 	}
-	int rc = has_file(dir, name) ? -EEXIST : 0;
+	int rc = 0;
 	pthread_mutex_lock(&fs->names);
-	if (rc < 0) {
-		/* A file has the name. */
-	} else if (dir->is_unlinked) {
+	if (dir->is_unlinked) {
 		rc = -ENOENT;
-	} else if (g_hash_table_contains(dir->children, name)) {
+	} else if (g_hash_table_contains(dir->children, name) || has_file_locked(dir, name)) {
 		rc = -EEXIST;
 	} else {
 		KvcfsInode *child = add_child_locked(dir, name, scope);

@@ -16,7 +16,7 @@ config_is() {
 
 # Defaults, and what is computed.
 "$KVCACHEFS" --state-dir "$STATE" "$MNT"
-DAEMON_PID=$(find_daemon)
+DAEMON_PID=$(status pid)
 echo "$DAEMON_PID" >>"$WORK/daemons"
 control_value config l1-size | grep -qE '^[0-9]+ computed$' || fail "l1-size: $(control_value config l1-size)"
 assert_eq "$(control_value config l1-size)" "$(status l1_capacity_bytes) computed" "l1-size and l1_capacity_bytes"
@@ -51,7 +51,7 @@ state-dir=$WORK/state-link
 END
 file="config $WORK/a file.conf"
 "$KVCACHEFS" --config "$WORK/a file.conf" --readahead=2 -o noexec,lookup-wait=1.5,temp-names='*.a;*.b' "$MNT"
-DAEMON_PID=$(find_daemon)
+DAEMON_PID=$(status pid)
 echo "$DAEMON_PID" >>"$WORK/daemons"
 config_is l1-size "$((64 << 20)) $file:3"
 config_is readahead "2 command-line"
@@ -81,7 +81,7 @@ stop_fs
 
 # The command line's list replaces the file's.
 "$KVCACHEFS" --config "$WORK/a file.conf" --l2-adapter type=mock,max_size_gb=2 "$MNT"
-DAEMON_PID=$(find_daemon)
+DAEMON_PID=$(status pid)
 echo "$DAEMON_PID" >>"$WORK/daemons"
 assert_eq mock "$(status l2.0.type)" "the adapter of the command line"
 ! grep -q '^l2\.1\.' "$MNT/.kvcache/status" || fail "an adapter of the file is there too"

@@ -161,7 +161,7 @@ if setpriv --reuid 65534 --regid 65534 --clear-groups test -x "$KVCACHEFS" -a -w
 		"$(device 666); mount --bind /dev/null \"\$(command -v fusermount3)\"; $run_as_nobody \"\$MNT\""
 	refused 1 "cannot mount $MNT: fusermount3: mount failed: Operation not permitted" isolated \
 		"$(device 666); cp \"\$(command -v fusermount3)\" \"\$WORK/\"; mount --bind \"\$WORK/fusermount3\" \"\$(command -v fusermount3)\"; $run_as_nobody \"\$MNT\""
-	refused 1 "state directory $WORK/state: Permission denied" isolated \
+	refused 1 "state directory $WORK/state belongs to somebody else; it must be private (mode 0700)" isolated \
 		"mkdir -p -m 700 \"\$STATE\"; $run_as_nobody --state-dir \"\$STATE\" \"\$MNT\""
 else
 	echo "not tried as an ordinary user: it cannot reach $KVCACHEFS or $MNT"
