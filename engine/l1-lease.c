@@ -16,16 +16,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
-
-int
-kvc_l1_lease_reopen(int fd, int flags)
-{
-	char path[32];
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	int again = open(path, flags | O_CLOEXEC);
-	return again < 0 ? -errno : again;
-}
 
 static int
 take(int fd, int type)

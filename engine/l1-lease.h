@@ -7,8 +7,6 @@
  * For files that their asker owns. Neither blocks; any thread.
  */
 
-/* Opens the file of FD again, with its own FLAGS (O_RDONLY, O_RDWR): a descriptor, or -errno. */
-int kvc_l1_lease_reopen(int fd, int flags);
 /*
  * Has nobody the file of FD, which must be read-only, open or mapped for writing? 0: nobody;
  * -EAGAIN: somebody; else -errno: the kernel gives no leases. Nothing is held afterwards.

@@ -18,6 +18,7 @@
 
 #include "engine/l1-lease.h"
 #include "engine/lock.h"
+#include "kvcache/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -112,7 +113,7 @@ files_limit(void)
 static int
 try_leases(int fd)
 {
-	int read_only = kvc_l1_lease_reopen(fd, O_RDONLY);
+	int read_only = kvc_reopen(fd, O_RDONLY);
 	if (read_only < 0)
 		return read_only;
 	int rc = kvc_l1_lease_prove_no_writer(read_only);
@@ -222,7 +223,7 @@ create_memfd(void)
 	int fd = memfd_create("kvcache-l1", MFD_CLOEXEC);
 	if (fd < 0)
 		return -errno;
-	int counted = kvc_l1_lease_reopen(fd, O_RDWR);
+	int counted = kvc_reopen(fd, O_RDWR);
 	if (counted == -ENOENT) /* no /proc: then there are no leases either */
 		return fd;
 	close(fd);

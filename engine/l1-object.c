@@ -5,8 +5,9 @@
  * reference. Its descriptor can write while it is staging and only read afterwards.
  */
 
-#include "engine/l1-lease.h"
 #include "engine/l1-object.h"
+
+#include "kvcache/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -142,7 +143,7 @@ kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory)
 static int
 make_read_only(int fd)
 {
-	int read_only = kvc_l1_lease_reopen(fd, O_RDONLY);
+	int read_only = kvc_reopen(fd, O_RDONLY);
 	if (read_only < 0)
 		return read_only;
 	int rc = dup3(read_only, fd, O_CLOEXEC) < 0 ? -errno : 0;

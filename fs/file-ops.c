@@ -4,6 +4,7 @@
  */
 
 #include "fs/internal.h"
+#include "kvcache/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -98,6 +99,8 @@ reply_open(fuse_req_t req, KvcfsHandle *handle, int fd, struct fuse_file_info *f
 	fi->fh = (uintptr_t)handle;
 	fi->direct_io = id == 0;
 	fi->keep_cache = 0;
+	if (id == -ESTALE) /* the kernel then looks the name up again */
+		kvcfs_object_inode_renounce(handle->inode);
 	if (id < 0) {
 		fuse_reply_err(req, -id);
 		kvcfs_handle_release(handle);
@@ -184,6 +187,16 @@ open_object(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 		open_by_load(req, inode, fi);
 }
 
+/* A reader may outlive the commit, when nothing may be left that can write. */
+static int
+own_descriptor(int fd, bool is_write)
+{
+	if (!is_write)
+		return kvc_reopen(fd, O_RDONLY);
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	return copy < 0 ? -errno : copy;
+}
+
 /*
  * A temporary file, or one whose writer passes it on through /proc. true: answered. The file of a
  * staging is only sure to be there while names is held.
@@ -210,8 +223,7 @@ open_staging(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	int fd = inode->staging ? kvc_l1_object_get_fd(inode->staging->object) : -1;
 	if (fd >= 0) {
 		inode->open_bytes = kvc_l1_object_get_bytes(inode->staging->object);
-		fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-		fd = fd < 0 ? -errno : fd;
+		fd = own_descriptor(fd, is_write);
 	}
 	pthread_mutex_unlock(&fs->names);
 	handle->fd = fd;

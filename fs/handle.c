@@ -3,8 +3,10 @@
 /* Open files: what each holds, and the backing id that the opens of one inode share. */
 
 #include "fs/internal.h"
+#include "kvcache/io.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 KvcfsHandle *
@@ -96,24 +98,53 @@ kvcfs_handles_release_all(Kvcfs *fs)
 }
 
 /*
- * One backing id an inode, from its first open to its last release: a second one for the same inode
- * is EIO, and one left registered keeps its memory after a crash (facts/fuse.md 1.5, 1.13).
+ * The kernel keeps the descriptor that is registered: not one that can write, which would stand
+ * against the proof at the commit that nobody can write any more.
  */
+static int
+register_backing(Kvcfs *fs, int fd)
+{
+	int read_only = -1;
+	if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY)
+		read_only = kvc_reopen(fd, O_RDONLY);
+	int id = kvcfs_backing_open(fs->se, read_only >= 0 ? read_only : fd);
+	if (read_only >= 0)
+		close(read_only);
+	return id;
+}
+
+/*
+ * One backing id an inode, from its first open to its last release: a second one for the same inode
+ * is EIO, and one left registered keeps its memory after a crash (facts/fuse.md 1.5, 1.13). The id
+ * stands for one file: who still has a temporary file open does not have the object that was made
+ * of it where that is a copy, or another writer's.
+ */
+static int
+backing_of_locked(KvcfsInode *inode, int fd)
+{
+	struct stat st;
+	if (fstat(fd, &st) != 0)
+		return -errno;
+	if (inode->n_opens > 0)
+		return inode->backing_ino == st.st_ino ? inode->backing_id : -ESTALE;
+	int id = register_backing(inode->fs, fd);
+	if (id > 0) {
+		inode->backing_id = id;
+		inode->backing_ino = st.st_ino;
+	}
+	return id;
+}
+
 int
 kvcfs_io_open(KvcfsInode *inode, int fd)
 {
 	Kvcfs *fs = inode->fs;
-	int id = 0;
 	pthread_mutex_lock(&inode->io_lock);
-	if (fs->is_passthrough) {
-		id = inode->n_opens > 0 ? inode->backing_id : kvcfs_backing_open(fs->se, fd);
-		if (id > 0)
-			inode->backing_id = id;
-	}
+	int id = fs->is_passthrough ? backing_of_locked(inode, fd) : 0;
 	if (id >= 0)
 		inode->n_opens++;
 	pthread_mutex_unlock(&inode->io_lock);
-	if (id < 0)
+	if (id < 0 && id != -ESTALE)
 		kvcfs_count(fs, backing_open_failed);
 	return id;
 }

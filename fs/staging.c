@@ -166,13 +166,18 @@ static int
 change(KvcfsInode *inode, uint64_t reserve, bool set_size, uint64_t bytes)
 {
 	Kvcfs *fs = inode->fs;
-	int rc = kvcfs_staging_join(inode);
+	int rc = kvcfs_write_proof_check_size(fs, MAX(reserve, bytes));
+	if (rc == 0)
+		rc = kvcfs_staging_join(inode);
 	if (rc < 0)
 		return rc;
 	KvcL1Object *object = inode->staging->object;
 	rc = kvc_storage_manager_extend_write(fs->sm, object, reserve);
 	if (rc == 0 && set_size)
 		rc = kvc_l1_object_set_size(object, bytes);
+	pthread_mutex_lock(&fs->names);
+	kvcfs_write_proof_seen_locked(inode->staging);
+	pthread_mutex_unlock(&fs->names);
 	kvcfs_staging_release_writer(inode);
 	return rc;
 }
@@ -198,40 +203,27 @@ kvcfs_staging_renew_flush(KvcfsInode *inode)
 	pthread_mutex_unlock(&inode->fs->names);
 }
 
-/*
- * Is it certain already that this file cannot become an object? Then close() says so, and a rename
- * fails and leaves both names.
- */
-static int
-known_damage(const Kvcfs *fs, const KvcfsStaging *st)
-{
-	if (st->is_killed)
-		return -EIO;
-	if (st->was_memory_full)
-		return -ENOSPC;
-	return kvc_l1_object_get_bytes(st->object) > fs->l1_capacity_bytes ? -EFBIG : 0;
-}
-
 int
 kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 {
 	Kvcfs *fs = inode->fs;
 	KvcfsWriterExit how = kvcfs_writer_exit_look(tid);
+	uint64_t file_limit = kvcfs_writer_file_limit(tid), bytes = 0;
 	int rc = 0;
 	if (how == KVCFS_WRITER_UNKNOWN)
 		kvcfs_count(fs, writers_unknown);
 	pthread_mutex_lock(&fs->names);
 	KvcfsStaging *st = inode->staging;
-	if (st && how == KVCFS_WRITER_KILLED) {
-		st->is_killed = true;
-	} else if (st) {
-		st->was_memory_full |= kvc_l1_object_was_memory_full(st->object);
-		rc = known_damage(fs, st);
+	if (st && kvcfs_write_proof_flush_locked(st, how, file_limit)) {
+		rc = kvcfs_write_proof_damage(fs, st, NULL);
+		bytes = kvc_l1_object_get_bytes(st->object);
 		st->flushed_ns = kvcfs_now_ns();
 		if (st->target)
 			begin_closing_locked(inode);
 	}
 	pthread_mutex_unlock(&fs->names);
+	if (rc == -EFBIG)
+		kvcfs_write_proof_check_size(fs, bytes);
 	return rc;
 }
 
@@ -268,15 +260,12 @@ free_staging(Kvcfs *fs, KvcfsStaging *st)
 static int
 find_objection(Kvcfs *fs, const KvcfsStaging *st)
 {
-	int rc = known_damage(fs, st);
-	if (rc == -EIO)
-		kvcfs_count(fs, writes_not_published_killed);
-	else if (rc == -ENOSPC)
-		kvcfs_count(fs, writes_not_published_memory_full);
-	else if (rc == -EFBIG)
-		kvcfs_count(fs, writes_not_published_too_big);
-	if (rc < 0)
+	KvcfsStat why;
+	int rc = kvcfs_write_proof_damage(fs, st, &why);
+	if (rc < 0) {
+		kvcfs_count_stat(fs, why);
 		return rc;
+	}
 	if (st->flushed_ns == 0) {
 		kvcfs_count(fs, writes_not_published_unflushed);
 		return -EIO;
@@ -366,6 +355,8 @@ kvcfs_staging_release_writer(KvcfsInode *inode)
 	pthread_mutex_lock(&fs->names);
 	KvcfsStaging *st = inode->staging;
 	bool is_last = st && --st->n_writers == 0;
+	if (is_last)
+		kvcfs_write_proof_release_locked(st);
 	bool must_commit = is_last && st->target;
 	if (is_last && !st->target) {
 		/* A temporary file stays; what it is worth is known from here on. */
@@ -461,7 +452,7 @@ rename_to_object(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const c
 	Kvcfs *fs = dir->fs;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
-	int rc = inode ? known_damage(fs, inode->staging) : -ENOENT;
+	int rc = inode ? kvcfs_write_proof_damage(fs, inode->staging, NULL) : -ENOENT;
 	if (rc < 0) {
 		pthread_mutex_unlock(&fs->names);
 		return rc;

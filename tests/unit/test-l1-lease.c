@@ -6,6 +6,7 @@
  */
 
 #include "engine/l1-lease.h"
+#include "kvcache/io.h"
 #include "tests/unit/l1-manager-fixture.h"
 
 #include <fcntl.h>
@@ -19,7 +20,7 @@
 static int
 client_open(const KvcL1Object *object, int flags)
 {
-	int fd = kvc_l1_lease_reopen(object->fd, flags);
+	int fd = kvc_reopen(object->fd, flags);
 	assert_true(fd >= 0);
 	return fd;
 }
