@@ -18,7 +18,11 @@ typedef struct KvcAdapterSlot {
 	uint64_t stores_failed;
 	/* Atomic: deletions that are not confirmed; of these, the ones whose last try failed. */
 	uint64_t deletes_pending, deletes_failing;
+	/* Atomic: the same of renames. */
+	uint64_t renames_pending, renames_failing;
 } KvcAdapterSlot;
+
+struct KvcDeletionLog;
 
 typedef struct KvcControllerContext {
 	KvcL1Manager *l1;
@@ -28,6 +32,18 @@ typedef struct KvcControllerContext {
 	KvcAdapterDescriptor *descriptors;
 	size_t n_adapters;
 	uint64_t l1_capacity_bytes;
+	struct KvcDeletionLog *deletions; /* NULL: none is kept */
 } KvcControllerContext;
+
+/* Adapters that can rename (bits). */
+static inline uint32_t
+kvc_controller_context_renamers(const KvcControllerContext *context)
+{
+	uint32_t renamers = 0;
+	for (size_t a = 0; a < context->n_adapters; a++)
+		if (context->adapters[a].adapter->ops->rename_key)
+			renamers |= 1u << a;
+	return renamers;
+}
 
 #endif

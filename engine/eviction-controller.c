@@ -84,6 +84,21 @@ on_deleted(KvcL1ManagerListener *l, KvcL1Object *object)
 	c->policy->removed(c->state, object->key);
 }
 
+static void
+on_renamed(KvcL1ManagerListener *l,
+	   KvcObjectKey *old_key,
+	   KvcObjectKey *new_key,
+	   KvcL1Object *object)
+{
+	KvcEvictionController *c = (KvcEvictionController *)l;
+	c->policy->removed(c->state, old_key);
+	if (!object)
+		c->policy->removed(c->state, new_key);
+	else
+		c->policy->created(c->state, new_key, object->charged_bytes,
+				   object->is_temporary ? KVC_EVICTION_FIRST : KVC_EVICTION_NORMAL);
+}
+
 static bool
 is_evictable(void *user, const KvcObjectKey *key)
 {
@@ -180,6 +195,7 @@ kvc_eviction_controller_new(KvcL1Manager *l1,
 		.on_reserved_read = on_accessed,
 		.on_accessed = on_accessed,
 		.on_deleted_by_manager = on_deleted,
+		.on_renamed = on_renamed,
 		.on_store_ended = on_store_ended,
 	};
 	c->l1 = l1;

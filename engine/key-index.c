@@ -9,7 +9,7 @@
  * only.
  */
 
-#include "engine/key-index.h"
+#include "engine/key-index-private.h"
 #include "engine/lock.h"
 
 #include <errno.h>
@@ -38,15 +38,22 @@ typedef struct Entry {
 	KvcObjectKey *key; /* owned */
 	Order *order;
 	uint64_t bytes;
-	int64_t mtime_ns;
 	uint64_t sequence;
 	uint32_t tiers;
+	KvcKeyAttributes attributes;
+	uint32_t renaming; /* adapters that have it under a former name; none of tiers */
 } Entry;
+
+/* Renames that an adapter has not confirmed, of one key from or to another. */
+typedef struct Moves {
+	uint32_t counts[KVC_MAX_ADAPTERS];
+} Moves;
 
 typedef struct Shard {
 	KvcMutex lock;
 	GHashTable *entries; /* key -> Entry */
 	GHashTable *hidden;  /* key -> adapters (bits), NULL while nothing is hidden */
+	GHashTable *moves;   /* key -> Moves, NULL while nothing was renamed */
 } Shard;
 
 struct KvcKeyIndex {
@@ -87,6 +94,7 @@ entry_free(void *data)
 {
 	Entry *entry = data;
 	kvc_object_key_unref(entry->key);
+	kvc_xattrs_unref(entry->attributes.xattrs);
 	g_free(entry);
 }
 
@@ -116,6 +124,8 @@ kvc_key_index_free(KvcKeyIndex *index)
 		g_hash_table_unref(index->shards[i].entries);
 		if (index->shards[i].hidden)
 			g_hash_table_unref(index->shards[i].hidden);
+		if (index->shards[i].moves)
+			g_hash_table_unref(index->shards[i].moves);
 		kvc_mutex_deinit(&index->shards[i].lock);
 	}
 	g_hash_table_unref(index->orders);
@@ -143,27 +153,45 @@ find_order(KvcKeyIndex *index, KvcKeyScope *scope, bool create)
 /* ---- Adding -------------------------------------------------------------------------------- */
 
 static bool
-is_hidden_locked(Shard *shard, const KvcObjectKey *key, uint32_t tier)
+is_deleted_locked(Shard *shard, const KvcObjectKey *key, uint32_t tier)
 {
 	if (!shard->hidden)
 		return false;
 	return GPOINTER_TO_UINT(g_hash_table_lookup(shard->hidden, key)) & tier;
 }
 
+static bool
+is_moving_locked(Shard *shard, const KvcObjectKey *key, uint32_t tier)
+{
+	if (!shard->moves || tier == KVC_TIER_L1)
+		return false;
+	const Moves *moves = g_hash_table_lookup(shard->moves, key);
+	return moves && moves->counts[__builtin_ctz(tier)] > 0;
+}
+
+static bool
+is_hidden_locked(Shard *shard, const KvcObjectKey *key, uint32_t tier)
+{
+	return is_deleted_locked(shard, key, tier) || is_moving_locked(shard, key, tier);
+}
+
 static void
-update_locked(Entry *entry, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
+update_locked(Entry *entry, uint32_t tier, uint64_t bytes, const KvcObjectAttributes *attributes)
 {
 	/* What L1 has is newer than what a tier reports. */
 	if (tier == KVC_TIER_L1 || !(entry->tiers & KVC_TIER_L1))
 		entry->bytes = bytes;
-	if (mtime_ns != 0 && (entry->mtime_ns == 0 || tier == KVC_TIER_L1))
-		entry->mtime_ns = mtime_ns;
+	kvc_key_attributes_update(&entry->attributes, attributes, tier == KVC_TIER_L1);
 	entry->tiers |= tier;
 }
 
 /* Updates a known key; false: the key is not known. Hidden ones count as known. */
 static bool
-update_known(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
+update_known(KvcKeyIndex *index,
+	     KvcObjectKey *key,
+	     uint32_t tier,
+	     uint64_t bytes,
+	     const KvcObjectAttributes *attributes)
 {
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);
@@ -172,10 +200,23 @@ update_known(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t byte
 		Entry *entry = g_hash_table_lookup(shard->entries, key);
 		known = entry != NULL;
 		if (entry)
-			update_locked(entry, tier, bytes, mtime_ns);
+			update_locked(entry, tier, bytes, attributes);
 	}
 	kvc_mutex_unlock(&shard->lock);
 	return known;
+}
+
+/* ENTRY, which is in no table, becomes the last one of ORDER; its key is set. */
+static void
+enter_locked(KvcKeyIndex *index, Order *order, Shard *shard, Entry *entry)
+{
+	entry->order = order;
+	entry->sequence = order->next_sequence++;
+	g_hash_table_insert(shard->entries, entry->key, entry);
+	Slot slot = {.sequence = entry->sequence, .key = kvc_object_key_ref(entry->key)};
+	g_array_append_val(order->slots, slot);
+	order->n_live++;
+	__atomic_fetch_add(&index->count, 1, __ATOMIC_RELAXED);
 }
 
 static Entry *
@@ -183,13 +224,7 @@ insert_locked(KvcKeyIndex *index, Order *order, Shard *shard, KvcObjectKey *key)
 {
 	Entry *entry = g_new0(Entry, 1);
 	entry->key = kvc_object_key_ref(key);
-	entry->order = order;
-	entry->sequence = order->next_sequence++;
-	g_hash_table_insert(shard->entries, entry->key, entry);
-	Slot slot = {.sequence = entry->sequence, .key = kvc_object_key_ref(key)};
-	g_array_append_val(order->slots, slot);
-	order->n_live++;
-	__atomic_fetch_add(&index->count, 1, __ATOMIC_RELAXED);
+	enter_locked(index, order, shard, entry);
 	return entry;
 }
 
@@ -197,10 +232,22 @@ void
 kvc_key_index_add(
 	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
 {
-	if (update_known(index, key, tier, bytes, mtime_ns))
+	KvcObjectAttributes attributes = {.mtime_ns = mtime_ns};
+	kvc_key_index_add_with(index, key, tier, bytes, &attributes);
+}
+
+void
+kvc_key_index_add_with(KvcKeyIndex *index,
+		       KvcObjectKey *key,
+		       uint32_t tier,
+		       uint64_t bytes,
+		       const KvcObjectAttributes *given)
+{
+	if (update_known(index, key, tier, bytes, given))
 		return;
-	if (mtime_ns == 0)
-		mtime_ns = kvc_wall_ns();
+	KvcObjectAttributes attributes = *given;
+	if (attributes.mtime_ns == 0)
+		attributes.mtime_ns = kvc_wall_ns();
 	Order *order = find_order(index, key->scope, true);
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&order->lock);
@@ -212,12 +259,50 @@ kvc_key_index_add(
 			is_first = order->n_live == 0;
 			entry = insert_locked(index, order, shard, key);
 		}
-		update_locked(entry, tier, bytes, mtime_ns);
+		update_locked(entry, tier, bytes, &attributes);
 	}
 	kvc_mutex_unlock(&shard->lock);
 	kvc_mutex_unlock(&order->lock);
 	if (is_first && index->scope_known)
 		index->scope_known(index->user, key->scope);
+}
+
+static void
+hide_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters)
+{
+	if (!adapters)
+		return;
+	if (!shard->hidden)
+		shard->hidden = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+						      (GDestroyNotify)kvc_object_key_unref, NULL);
+	adapters |= GPOINTER_TO_UINT(g_hash_table_lookup(shard->hidden, key));
+	g_hash_table_insert(shard->hidden, kvc_object_key_ref(key), GUINT_TO_POINTER(adapters));
+}
+
+void
+kvc_key_index_replace_with(KvcKeyIndex *index,
+			   KvcObjectKey *key,
+			   uint64_t bytes,
+			   const KvcObjectAttributes *attributes)
+{
+	Shard *shard = shard_of(index, key);
+	kvc_mutex_lock(&shard->lock);
+	Entry *entry = g_hash_table_lookup(shard->entries, key);
+	if (entry) {
+		hide_locked(shard, key, (entry->tiers | entry->renaming) & ~KVC_TIER_L1);
+		entry->tiers = entry->renaming = 0;
+		update_locked(entry, KVC_TIER_L1, bytes, attributes);
+	}
+	kvc_mutex_unlock(&shard->lock);
+	if (!entry)
+		kvc_key_index_add_with(index, key, KVC_TIER_L1, bytes, attributes);
+}
+
+void
+kvc_key_index_replace(KvcKeyIndex *index, KvcObjectKey *key, uint64_t bytes, int64_t mtime_ns)
+{
+	KvcObjectAttributes attributes = {.mtime_ns = mtime_ns};
+	kvc_key_index_replace_with(index, key, bytes, &attributes);
 }
 
 /* ---- Removing ------------------------------------------------------------------------------ */
@@ -263,6 +348,21 @@ leave_order_locked(Order *order, uint64_t sequence)
 		compact_locked(order);
 }
 
+static bool
+is_known(const Entry *entry)
+{
+	return (entry->tiers | entry->renaming) != 0;
+}
+
+/* Takes ENTRY out of its table and its order, whose lock is held too. */
+static void
+steal_entry_locked(KvcKeyIndex *index, Shard *shard, Entry *entry)
+{
+	leave_order_locked(entry->order, entry->sequence);
+	g_hash_table_steal(shard->entries, entry->key);
+	__atomic_fetch_sub(&index->count, 1, __ATOMIC_RELAXED);
+}
+
 /* Drops the entry of KEY if no tier has it any more. */
 static void
 remove_if_lost(KvcKeyIndex *index, KvcObjectKey *key)
@@ -275,11 +375,10 @@ remove_if_lost(KvcKeyIndex *index, KvcObjectKey *key)
 	kvc_mutex_lock(&order->lock);
 	kvc_mutex_lock(&shard->lock);
 	Entry *entry = g_hash_table_lookup(shard->entries, key);
-	bool lost = entry && entry->tiers == 0;
+	bool lost = entry && !is_known(entry);
 	if (lost) {
-		leave_order_locked(order, entry->sequence);
-		g_hash_table_remove(shard->entries, key);
-		__atomic_fetch_sub(&index->count, 1, __ATOMIC_RELAXED);
+		steal_entry_locked(index, shard, entry);
+		entry_free(entry);
 	}
 	kvc_mutex_unlock(&shard->lock);
 	kvc_mutex_unlock(&order->lock);
@@ -295,7 +394,7 @@ clear_tiers_locked(Shard *shard, const KvcObjectKey *key, uint32_t tiers, bool *
 		return 0;
 	uint32_t had = entry->tiers;
 	entry->tiers &= ~tiers;
-	*is_lost = entry->tiers == 0;
+	*is_lost = !is_known(entry);
 	return had;
 }
 
@@ -311,22 +410,25 @@ kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers)
 		remove_if_lost(index, key);
 }
 
+static uint32_t
+forget_renaming_locked(Shard *shard, const KvcObjectKey *key)
+{
+	Entry *entry = g_hash_table_lookup(shard->entries, key);
+	uint32_t had = entry ? entry->renaming : 0;
+	if (entry)
+		entry->renaming = 0;
+	return had;
+}
+
 uint32_t
 kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters)
 {
 	Shard *shard = shard_of(index, key);
 	bool is_lost = false;
 	kvc_mutex_lock(&shard->lock);
-	if (adapters) {
-		if (!shard->hidden)
-			shard->hidden =
-				g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
-						      (GDestroyNotify)kvc_object_key_unref, NULL);
-		adapters |= GPOINTER_TO_UINT(g_hash_table_lookup(shard->hidden, key));
-		g_hash_table_insert(shard->hidden, kvc_object_key_ref(key),
-				    GUINT_TO_POINTER(adapters));
-	}
-	uint32_t had = clear_tiers_locked(shard, key, UINT32_MAX, &is_lost);
+	hide_locked(shard, key, adapters);
+	uint32_t had = forget_renaming_locked(shard, key);
+	had |= clear_tiers_locked(shard, key, UINT32_MAX, &is_lost);
 	kvc_mutex_unlock(&shard->lock);
 	if (is_lost)
 		remove_if_lost(index, key);
@@ -350,6 +452,148 @@ kvc_key_index_unhide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters)
 	kvc_mutex_unlock(&shard->lock);
 }
 
+/* ---- Renaming ------------------------------------------------------------------------------ */
+
+static void
+begin_moves_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters)
+{
+	if (!adapters)
+		return;
+	if (!shard->moves)
+		shard->moves = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+						     (GDestroyNotify)kvc_object_key_unref, g_free);
+	Moves *moves = g_hash_table_lookup(shard->moves, key);
+	if (!moves) {
+		moves = g_new0(Moves, 1);
+		g_hash_table_insert(shard->moves, kvc_object_key_ref(key), moves);
+	}
+	for (uint32_t bits = adapters; bits; bits &= bits - 1)
+		moves->counts[__builtin_ctz(bits)]++;
+}
+
+/* True: no other rename of KEY is pending on ADAPTER. */
+static bool
+end_move_locked(Shard *shard, KvcObjectKey *key, uint32_t adapter)
+{
+	static const Moves none;
+	Moves *moves = g_hash_table_lookup(shard->moves, key);
+	bool is_last = --moves->counts[__builtin_ctz(adapter)] == 0;
+	if (memcmp(moves, &none, sizeof(none)) == 0)
+		g_hash_table_remove(shard->moves, key);
+	return is_last;
+}
+
+/*
+ * What is hidden of OLD_KEY will be of NEW_KEY: an older version, renamed with the rest. OLD_KEY is
+ * hidden by the rename itself. Where NEW_KEY cannot be renamed over it is an older version now.
+ */
+static void
+hide_renamed_locked(Shard *from,
+		    Shard *to,
+		    KvcObjectKey *old_key,
+		    KvcObjectKey *new_key,
+		    uint32_t movable,
+		    uint32_t replaced)
+{
+	if (new_key->space == KVC_SPACE_CHUNK)
+		return;
+	uint32_t old_hidden = 0, new_hidden = 0;
+	if (from->hidden) {
+		old_hidden = GPOINTER_TO_UINT(g_hash_table_lookup(from->hidden, old_key));
+		g_hash_table_remove(from->hidden, old_key);
+	}
+	if (to->hidden) {
+		new_hidden = GPOINTER_TO_UINT(g_hash_table_lookup(to->hidden, new_key));
+		g_hash_table_remove(to->hidden, new_key);
+	}
+	hide_locked(to, new_key, (old_hidden & movable) | ((new_hidden | replaced) & ~movable));
+}
+
+/* Both orders' and both tables' locks are held. True: NEW_KEY is the first one of its scope. */
+static bool
+rekey_locked(KvcKeyIndex *index,
+	     KvcObjectKey *old_key,
+	     KvcObjectKey *new_key,
+	     bool is_resident,
+	     uint32_t movable,
+	     Order *new_order)
+{
+	Shard *from = shard_of(index, old_key), *to = shard_of(index, new_key);
+	Entry *entry = g_hash_table_lookup(from->entries, old_key);
+	Entry *replaced = g_hash_table_lookup(to->entries, new_key);
+	hide_renamed_locked(from, to, old_key, new_key, movable,
+			    replaced ? replaced->tiers & ~KVC_TIER_L1 : 0);
+	if (replaced) {
+		steal_entry_locked(index, to, replaced);
+		entry_free(replaced);
+	}
+	if (!entry)
+		return false;
+	steal_entry_locked(index, from, entry);
+	kvc_object_key_unref(entry->key);
+	entry->key = kvc_object_key_ref(new_key);
+	entry->renaming = (entry->tiers | entry->renaming) & movable;
+	entry->tiers = is_resident ? KVC_TIER_L1 : 0;
+	enter_locked(index, new_order, to, entry);
+	return new_order->n_live == 1;
+}
+
+void
+kvc_key_index_rename(KvcKeyIndex *index,
+		     KvcObjectKey *old_key,
+		     KvcObjectKey *new_key,
+		     bool is_resident,
+		     uint32_t adapters,
+		     uint32_t movable)
+{
+	Order *old_order = find_order(index, old_key->scope, true);
+	Order *new_order = find_order(index, new_key->scope, true);
+	Shard *from = shard_of(index, old_key), *to = shard_of(index, new_key);
+	kvc_mutex_lock_both(&old_order->lock, &new_order->lock);
+	kvc_mutex_lock_both(&from->lock, &to->lock);
+	bool is_first = rekey_locked(index, old_key, new_key, is_resident, movable, new_order);
+	begin_moves_locked(from, old_key, adapters);
+	begin_moves_locked(to, new_key, movable);
+	kvc_mutex_unlock_both(&from->lock, &to->lock);
+	kvc_mutex_unlock_both(&old_order->lock, &new_order->lock);
+	if (index->key_lost)
+		index->key_lost(index->user, old_key);
+	if (is_first && index->scope_known)
+		index->scope_known(index->user, new_key->scope);
+}
+
+bool
+kvc_key_index_end_rename(KvcKeyIndex *index,
+			 KvcObjectKey *old_key,
+			 KvcObjectKey *new_key,
+			 uint32_t adapter,
+			 KvcRenameEnd end)
+{
+	Shard *from = shard_of(index, old_key);
+	kvc_mutex_lock(&from->lock);
+	end_move_locked(from, old_key, adapter);
+	kvc_mutex_unlock(&from->lock);
+	if (!new_key)
+		return false;
+	Shard *to = shard_of(index, new_key);
+	bool is_lost = false;
+	kvc_mutex_lock(&to->lock);
+	bool is_last = end_move_locked(to, new_key, adapter);
+	Entry *entry = is_last ? g_hash_table_lookup(to->entries, new_key) : NULL;
+	if (entry) {
+		if (end == KVC_RENAME_PRESENT && !is_deleted_locked(to, new_key, adapter))
+			entry->tiers |= entry->renaming & adapter;
+		else if (end == KVC_RENAME_STALE && new_key->space != KVC_SPACE_CHUNK)
+			hide_locked(to, new_key, adapter);
+		entry->renaming &= ~adapter;
+		is_lost = !is_known(entry);
+	}
+	kvc_mutex_unlock(&to->lock);
+	if (is_lost)
+		remove_if_lost(index, new_key);
+	return is_lost;
+}
+
 /* ---- Reading ------------------------------------------------------------------------------- */
 
 int
@@ -358,16 +602,36 @@ kvc_key_index_get(KvcKeyIndex *index, const KvcObjectKey *key, KvcObjectInfo *in
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);
 	Entry *entry = g_hash_table_lookup(shard->entries, key);
-	bool known = entry && entry->tiers != 0;
-	if (known && info)
+	bool known = entry && is_known(entry);
+	if (known && info) {
 		*info = (KvcObjectInfo){
-			.tiers = entry->tiers,
+			.tiers = entry->tiers | entry->renaming,
+			.renaming = entry->renaming,
 			.bytes = entry->bytes,
-			.mtime_ns = entry->mtime_ns,
 			.sequence = entry->sequence,
 		};
+		kvc_key_attributes_fill_info(&entry->attributes, info);
+	}
 	kvc_mutex_unlock(&shard->lock);
 	return known ? 0 : -ENOENT;
+}
+
+KvcKeyAttributes *
+kvc_key_index_lock_attributes(KvcKeyIndex *index, const KvcObjectKey *key)
+{
+	Shard *shard = shard_of(index, key);
+	kvc_mutex_lock(&shard->lock);
+	Entry *entry = g_hash_table_lookup(shard->entries, key);
+	if (entry && entry->tiers != 0)
+		return &entry->attributes;
+	kvc_mutex_unlock(&shard->lock);
+	return NULL;
+}
+
+void
+kvc_key_index_unlock_attributes(KvcKeyIndex *index, const KvcObjectKey *key)
+{
+	kvc_mutex_unlock(&shard_of(index, key)->lock);
 }
 
 size_t

@@ -23,6 +23,25 @@ void kvc_key_index_free(KvcKeyIndex *index);
  */
 void kvc_key_index_add(
 	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns);
+/*
+ * The same, with what the tier knows of KEY besides (the caller's). A commit (tier L1) replaces
+ * what was known; an adapter is believed only where nothing is.
+ */
+void kvc_key_index_add_with(KvcKeyIndex *index,
+			    KvcObjectKey *key,
+			    uint32_t tier,
+			    uint64_t bytes,
+			    const KvcObjectAttributes *attributes);
+/*
+ * L1 has a new version of KEY: what adapters have is the one before, and hidden until the new one
+ * is stored there (kvc_key_index_unhide, then add).
+ */
+void kvc_key_index_replace(KvcKeyIndex *index, KvcObjectKey *key, uint64_t bytes, int64_t mtime_ns);
+/* The same, with attributes as in kvc_key_index_add_with(). */
+void kvc_key_index_replace_with(KvcKeyIndex *index,
+				KvcObjectKey *key,
+				uint64_t bytes,
+				const KvcObjectAttributes *attributes);
 /* KEY is not, or no longer, in TIERS; calls key_lost when it was the last. */
 void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers);
 /*
@@ -31,6 +50,32 @@ void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers)
  */
 uint32_t kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);
 void kvc_key_index_unhide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);
+
+/*
+ * The entry of OLD_KEY becomes that of NEW_KEY, at the end of its scope, in place of what was
+ * there. IS_RESIDENT: L1 has it. What the MOVABLE adapters have is in KvcObjectInfo.renaming until
+ * end_rename. Until then OLD_KEY is hidden from ADAPTERS and NEW_KEY from MOVABLE ones (a subset):
+ * what they say is about the time before. Calls key_lost for OLD_KEY, and scope_known.
+ */
+void kvc_key_index_rename(KvcKeyIndex *index,
+			  KvcObjectKey *old_key,
+			  KvcObjectKey *new_key,
+			  bool is_resident,
+			  uint32_t adapters,
+			  uint32_t movable);
+/* What an adapter has as the new key after a rename: what OLD_KEY was known to be, nothing, or
+ * something else, which stays hidden until it is stored over (as after kvc_key_index_replace). */
+typedef enum { KVC_RENAME_PRESENT, KVC_RENAME_ABSENT, KVC_RENAME_STALE } KvcRenameEnd;
+/*
+ * The rename ended on ADAPTER (one bit). NEW_KEY NULL: the adapter was none of the movable ones.
+ * Another rename of the key may have begun: then that
+ * one's end decides. True: no tier has NEW_KEY now; calls key_lost.
+ */
+bool kvc_key_index_end_rename(KvcKeyIndex *index,
+			      KvcObjectKey *old_key,
+			      KvcObjectKey *new_key,
+			      uint32_t adapter,
+			      KvcRenameEnd end);
 
 int kvc_key_index_get(KvcKeyIndex *index, const KvcObjectKey *key, KvcObjectInfo *info);
 size_t kvc_key_index_list(KvcKeyIndex *index,
@@ -41,5 +86,24 @@ size_t kvc_key_index_list(KvcKeyIndex *index,
 			  size_t max);
 GPtrArray *kvc_key_index_list_scopes(KvcKeyIndex *index);
 uint64_t kvc_key_index_count(KvcKeyIndex *index);
+
+/* Attributes of known keys, as the functions of the StorageManager of the same names. */
+
+int kvc_key_index_set_attributes(KvcKeyIndex *index,
+				 const KvcObjectKey *key,
+				 const KvcObjectAttributes *attributes,
+				 unsigned which);
+/* All there is (transfer full, to be cleared): 0 or -ENOENT. */
+int kvc_key_index_get_attributes(KvcKeyIndex *index,
+				 const KvcObjectKey *key,
+				 KvcObjectAttributes *attributes);
+/* VALUE NULL: removes NAME. */
+int kvc_key_index_set_xattr(KvcKeyIndex *index,
+			    const KvcObjectKey *key,
+			    const char *name,
+			    const void *value,
+			    size_t bytes,
+			    int flags);
+void kvc_key_index_note_access(KvcKeyIndex *index, const KvcObjectKey *key);
 
 #endif

@@ -14,6 +14,7 @@
 typedef struct Shard {
 	KvcMutex lock;
 	GHashTable *objects; /* KvcObjectKey (the object's) -> KvcL1Object (owned reference) */
+	GHashTable *pinned;  /* a set of KvcObjectKey (owned), NULL while nothing is */
 } Shard;
 
 struct KvcL1Manager {
@@ -86,6 +87,7 @@ kvc_l1_manager_free(KvcL1Manager *m)
 			kvc_l1_object_unref(object);
 		}
 		g_hash_table_unref(m->shards[i].objects);
+		g_clear_pointer(&m->shards[i].pinned, g_hash_table_unref);
 		kvc_mutex_deinit(&m->shards[i].lock);
 	}
 	g_free(m);
@@ -113,11 +115,12 @@ kvc_l1_manager_set_tracks_dirty(KvcL1Manager *m, bool tracks_dirty)
 	m->tracks_dirty = tracks_dirty;
 }
 
-/* Nobody holds or fills it, and L2 has it or never will. */
+/* Nobody holds, pins or fills it, and L2 has it or never will. */
 static bool
 is_free_locked(const KvcL1Object *object)
 {
-	return object->state == KVC_L1_RESIDENT && object->read_locks == 0 && !object->is_dirty;
+	return object->state == KVC_L1_RESIDENT && object->read_locks == 0 && !object->is_dirty &&
+	       !object->is_pinned;
 }
 
 /* After every change that is_free_locked() looks at. */
@@ -132,6 +135,40 @@ recount_free_locked(KvcL1Manager *m, KvcL1Object *object)
 		count_add(m, free_bytes, object->charged_bytes);
 	else
 		count_sub(m, free_bytes, object->charged_bytes);
+}
+
+/* Only of a resident object. */
+static void
+set_pinned_locked(KvcL1Manager *m, KvcL1Object *object, bool pinned)
+{
+	if (object->is_pinned == pinned)
+		return;
+	object->is_pinned = pinned;
+	if (pinned) {
+		count_add(m, pinned_objects, 1);
+		count_add(m, pinned_bytes, object->charged_bytes);
+	} else {
+		count_sub(m, pinned_objects, 1);
+		count_sub(m, pinned_bytes, object->charged_bytes);
+	}
+}
+
+static bool
+is_key_pinned_locked(const Shard *shard, const KvcObjectKey *key)
+{
+	return shard->pinned && g_hash_table_contains(shard->pinned, key);
+}
+
+static void
+note_pin_locked(Shard *shard, KvcObjectKey *key, bool pinned)
+{
+	if (pinned && !shard->pinned)
+		shard->pinned = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+						      (GDestroyNotify)kvc_object_key_unref, NULL);
+	if (pinned)
+		g_hash_table_add(shard->pinned, kvc_object_key_ref(key));
+	else if (shard->pinned)
+		g_hash_table_remove(shard->pinned, key);
 }
 
 /* ---- Read locks ---------------------------------------------------------------------------- */
@@ -172,6 +209,16 @@ kvc_l1_manager_reserve_read(KvcL1Manager *m,
 			errors[i] = object ? KVC_L1_SUCCESS : KVC_L1_KEY_NOT_EXIST;
 	}
 	return hits;
+}
+
+void
+kvc_l1_manager_reserve_read_again(KvcL1Manager *m, KvcL1Object *object)
+{
+	Shard *shard = shard_of(m, object->key);
+	kvc_mutex_lock(&shard->lock);
+	lock_read_locked(m, object, 1);
+	notify(m, on_reserved_read, object);
+	kvc_mutex_unlock(&shard->lock);
 }
 
 KvcL1Error
@@ -331,6 +378,7 @@ detach_locked(KvcL1Manager *m, Shard *shard, KvcL1Object *object)
 {
 	g_hash_table_remove(shard->objects, object->key);
 	object->state = KVC_L1_DETACHED;
+	set_pinned_locked(m, object, false);
 	forget_dirty_locked(m, object);
 	recount_free_locked(m, object);
 	count_sub(m, objects, 1);
@@ -339,18 +387,24 @@ detach_locked(KvcL1Manager *m, Shard *shard, KvcL1Object *object)
 }
 
 static void
+set_dirty_locked(KvcL1Manager *m, KvcL1Object *object)
+{
+	object->is_dirty = true;
+	count_add(m, dirty_objects, 1);
+	count_add(m, dirty_bytes, object->charged_bytes);
+}
+
+static void
 attach_locked(KvcL1Manager *m, Shard *shard, KvcL1Object *object, bool dirty)
 {
 	object->state = KVC_L1_RESIDENT;
-	object->is_dirty = dirty;
+	set_pinned_locked(m, object, is_key_pinned_locked(shard, object->key));
 	g_hash_table_insert(shard->objects, object->key, object);
 	count_add(m, objects, 1);
 	if (object->is_temporary)
 		count_add(m, temporary_objects, 1);
-	if (dirty) {
-		count_add(m, dirty_objects, 1);
-		count_add(m, dirty_bytes, object->charged_bytes);
-	}
+	if (dirty)
+		set_dirty_locked(m, object);
 	recount_free_locked(m, object);
 }
 
@@ -473,7 +527,7 @@ kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 static bool
 is_evictable_locked(const KvcL1Object *object)
 {
-	return is_free_locked(object) && __atomic_load_n(&object->refs, __ATOMIC_RELAXED) == 1;
+	return is_free_locked(object) && kvc_l1_object_is_unshared(object);
 }
 
 static KvcL1Error
@@ -512,6 +566,91 @@ kvc_l1_manager_evict(KvcL1Manager *m, KvcObjectKey *key)
 	return remove_key(m, key, false, true);
 }
 
+/* ---- Renaming ------------------------------------------------------------------------------ */
+
+static KvcL1Object *
+move_locked(KvcL1Manager *m,
+	    Shard *from,
+	    Shard *to,
+	    KvcL1Object *old,
+	    KvcObjectKey *new_key,
+	    bool store)
+{
+	bool dirty = m->tracks_dirty && (store || old->is_dirty || old->is_unreplicated);
+	KvcL1Object *object = kvc_l1_object_new_alias(old, new_key);
+	detach_locked(m, from, old);
+	attach_locked(m, to, object, dirty);
+	return object;
+}
+
+/* A pin is of the object, so it goes along; what is replaced has lost its own. */
+static void
+move_pin_locked(Shard *from, Shard *to, KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	bool is_pinned = is_key_pinned_locked(from, old_key);
+	note_pin_locked(from, old_key, false);
+	note_pin_locked(to, new_key, is_pinned);
+}
+
+static void
+notify_renamed(KvcL1Manager *m, KvcObjectKey *old_key, KvcObjectKey *new_key, KvcL1Object *object)
+{
+	for (size_t i = 0; i < m->n_listeners; i++) {
+		KvcL1ManagerListener *l = m->listeners[i];
+		if (l->on_renamed)
+			l->on_renamed(l, old_key, new_key, object);
+	}
+}
+
+int
+kvc_l1_manager_rename(KvcL1Manager *m,
+		      KvcObjectKey *old_key,
+		      KvcObjectKey *new_key,
+		      int (*check)(void *user, bool is_resident),
+		      void *user)
+{
+	Shard *from = shard_of(m, old_key), *to = shard_of(m, new_key);
+	kvc_mutex_lock_both(&from->lock, &to->lock);
+	KvcL1Object *old = g_hash_table_lookup(from->objects, old_key);
+	int rc = check(user, old != NULL);
+	if (rc < 0) {
+		kvc_mutex_unlock_both(&from->lock, &to->lock);
+		return rc;
+	}
+	KvcL1Object *replaced = g_hash_table_lookup(to->objects, new_key);
+	if (replaced)
+		detach_locked(m, to, replaced);
+	move_pin_locked(from, to, old_key, new_key);
+	KvcL1Object *object = NULL;
+	if (old)
+		object = move_locked(m, from, to, old, new_key, rc == KVC_L1_RENAME_STORE);
+	notify_renamed(m, old_key, new_key, object);
+	kvc_mutex_unlock_both(&from->lock, &to->lock);
+	if (old)
+		kvc_l1_object_unref(old);
+	if (replaced)
+		kvc_l1_object_unref(replaced);
+	return 0;
+}
+
+KvcL1Object *
+kvc_l1_manager_make_dirty(KvcL1Manager *m, KvcObjectKey *key)
+{
+	Shard *shard = shard_of(m, key);
+	kvc_mutex_lock(&shard->lock);
+	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
+	if (object) {
+		kvc_l1_object_ref(object);
+		if (!object->is_dirty) {
+			forget_dirty_locked(m, object);
+			set_dirty_locked(m, object);
+			recount_free_locked(m, object);
+		}
+	}
+	kvc_mutex_unlock(&shard->lock);
+	return object;
+}
+
 void
 kvc_l1_manager_touch_keys(KvcL1Manager *m, KvcObjectKey *const *keys, size_t n)
 {
@@ -548,6 +687,36 @@ kvc_l1_manager_is_key_unreplicated(KvcL1Manager *m, const KvcObjectKey *key)
 	bool unreplicated = object && object->is_unreplicated;
 	kvc_mutex_unlock(&shard->lock);
 	return unreplicated;
+}
+
+void
+kvc_l1_manager_set_pinned(KvcL1Manager *m, KvcObjectKey *key, bool pinned)
+{
+	Shard *shard = shard_of(m, key);
+	kvc_mutex_lock(&shard->lock);
+	note_pin_locked(shard, key, pinned);
+	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
+	if (object) {
+		set_pinned_locked(m, object, pinned);
+		recount_free_locked(m, object);
+	}
+	kvc_mutex_unlock(&shard->lock);
+}
+
+void
+kvc_l1_manager_get_residency(KvcL1Manager *m, const KvcObjectKey *key, KvcResidency *residency)
+{
+	Shard *shard = shard_of(m, key);
+	kvc_mutex_lock(&shard->lock);
+	const KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
+	*residency = (KvcResidency){.is_pinned = is_key_pinned_locked(shard, key)};
+	if (object) {
+		residency->is_resident = true;
+		residency->is_dirty = object->is_dirty;
+		residency->is_unreplicated = object->is_unreplicated;
+		residency->read_locks = object->read_locks;
+	}
+	kvc_mutex_unlock(&shard->lock);
 }
 
 void

@@ -47,15 +47,21 @@ struct KvcL1Object {
 	uint64_t bytes;
 	uint64_t charged_bytes;
 	int64_t mtime_ns;
+	KvcObjectAttributes *attributes; /* owned; NULL: none were given */
+
+	uint64_t crc32c; /* Atomic: KVC_L1_CRC_KNOWN and the checksum, once computed */
 
 	/* Protected by the lock of the key's shard. */
 	KvcL1State state;
 	unsigned read_locks;
+	bool is_pinned;	      /* its key is: not evictable */
 	bool is_dirty;	      /* not replicated yet: not evictable */
 	bool is_unreplicated; /* every target failed: evicted last */
 	bool is_last_to_go;   /* what the eviction policy was told of that */
 	bool is_counted_free; /* in the manager's free_bytes */
 };
+
+#define KVC_L1_CRC_KNOWN (UINT64_C(1) << 32)
 
 /*
  * Called inside a shard's lock: never blocks, never calls the L1Manager (invariant 6). Slots may be
@@ -72,6 +78,12 @@ typedef struct KvcL1ManagerListener {
 	void (*on_prefetch_finished)(struct KvcL1ManagerListener *l, KvcL1Object *object);
 	void (*on_deleted_by_manager)(struct KvcL1ManagerListener *l, KvcL1Object *object);
 	void (*on_accessed)(struct KvcL1ManagerListener *l, KvcL1Object *object);
+	/* The object OLD_KEY is NEW_KEY now; OBJECT: what is resident as NEW_KEY, or NULL. What was
+	 * there before is gone; on_deleted_by_manager is not called for it. */
+	void (*on_renamed)(struct KvcL1ManagerListener *l,
+			   KvcObjectKey *old_key,
+			   KvcObjectKey *new_key,
+			   KvcL1Object *object);
 	/* set_clean() was called for a resident object; is_unreplicated says how it ended. */
 	void (*on_store_ended)(struct KvcL1ManagerListener *l, KvcL1Object *object);
 } KvcL1ManagerListener;
@@ -105,6 +117,8 @@ size_t kvc_l1_manager_reserve_read(KvcL1Manager *m,
 				   unsigned read_locks,
 				   KvcL1Object **objects,
 				   KvcL1Error *errors);
+/* One lock more on an object that is read-locked, also a detached one. */
+void kvc_l1_manager_reserve_read_again(KvcL1Manager *m, KvcL1Object *object);
 /* Releases READ_LOCKS locks and references of each object. KEY_IN_WRONG_STATE: was not locked so
  * often. */
 KvcL1Error kvc_l1_manager_finish_read(KvcL1Manager *m, KvcL1Object *object, unsigned read_locks);
@@ -155,6 +169,21 @@ KvcL1Error kvc_l1_manager_abort_write(KvcL1Manager *m, KvcL1Object *object);
 KvcL1Error kvc_l1_manager_delete(KvcL1Manager *m, KvcObjectKey *key, bool force);
 /* As delete without force, but only if the resident object is evictable; counts an eviction. */
 KvcL1Error kvc_l1_manager_evict(KvcL1Manager *m, KvcObjectKey *key);
+/*
+ * Renames OLD_KEY, resident or not, to NEW_KEY (another key), whose resident object is replaced:
+ * one step for whoever looks, with the listeners' on_renamed inside it. CHECK is called under both
+ * tables' locks: a negative errno refuses; KVC_L1_RENAME_STORE: the resident object must be stored
+ * again; 0: it is as dirty as it was (unreplicated counts as dirty). Readers of both objects keep
+ * what they hold; the memory is not copied. 0 or CHECK's errno.
+ */
+#define KVC_L1_RENAME_STORE 1
+int kvc_l1_manager_rename(KvcL1Manager *m,
+			  KvcObjectKey *old_key,
+			  KvcObjectKey *new_key,
+			  int (*check)(void *user, bool is_resident),
+			  void *user);
+/* The resident object of KEY must be stored (again): a reference to it, or NULL. */
+KvcL1Object *kvc_l1_manager_make_dirty(KvcL1Manager *m, KvcObjectKey *key);
 /* Fires on_accessed. */
 void kvc_l1_manager_touch_keys(KvcL1Manager *m, KvcObjectKey *const *keys, size_t n);
 /*
@@ -166,6 +195,10 @@ bool
 kvc_l1_manager_is_key_evictable(KvcL1Manager *m, const KvcObjectKey *key, bool with_unreplicated);
 /* Is KEY resident and did every store of it fail? */
 bool kvc_l1_manager_is_key_unreplicated(KvcL1Manager *m, const KvcObjectKey *key);
+/* Pins KEY, whether it is resident or not: while pinned it is not evictable. */
+void kvc_l1_manager_set_pinned(KvcL1Manager *m, KvcObjectKey *key, bool pinned);
+void
+kvc_l1_manager_get_residency(KvcL1Manager *m, const KvcObjectKey *key, KvcResidency *residency);
 /* The store of OBJECT ended; REPLICATED: at least one target has it. */
 void kvc_l1_manager_set_clean(KvcL1Manager *m, KvcL1Object *object, bool replicated);
 
@@ -182,7 +215,8 @@ typedef struct KvcL1Counts {
 	uint64_t objects, read_locks, dirty_objects, unreplicated_objects, temporary_objects,
 		staging_objects;
 	uint64_t dirty_bytes, locked_bytes, staging_bytes;
-	uint64_t free_bytes; /* of resident objects that could go at once */
+	uint64_t free_bytes;		       /* of resident objects that could go at once */
+	uint64_t pinned_objects, pinned_bytes; /* of resident objects */
 } KvcL1Counts;
 void kvc_l1_manager_get_counts(KvcL1Manager *m, KvcL1Counts *counts);
 /* Share (0..1) of the resident bytes that lie on huge pages, measured on a sample; -1: nothing

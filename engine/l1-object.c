@@ -34,6 +34,7 @@ struct pm_scan_arg {
 typedef struct Object {
 	KvcL1Object base;
 	KvcL1Memory *memory;
+	KvcL1Object *owner; /* of the file and its charge, owned; NULL: this one */
 } Object;
 
 int
@@ -133,7 +134,9 @@ kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory)
 	}
 	adjust_charge(object, memory, exact);
 	object->bytes = (uint64_t)st.st_size;
-	object->mtime_ns = kvc_wall_ns();
+	object->mtime_ns = object->attributes ? object->attributes->mtime_ns : 0;
+	if (object->mtime_ns == 0)
+		object->mtime_ns = kvc_wall_ns();
 	return 0;
 }
 
@@ -238,10 +241,44 @@ kvc_l1_object_unref(KvcL1Object *object)
 	Object *o = (Object *)object;
 	g_assert(object->state == KVC_L1_DETACHED || object->state == KVC_L1_RESIDENT);
 	g_assert(object->read_locks == 0);
-	kvc_l1_memory_close_file(o->memory, object->fd, object->charged_bytes);
+	if (o->owner)
+		kvc_l1_object_unref(o->owner);
+	else
+		kvc_l1_memory_close_file(o->memory, object->fd, object->charged_bytes);
 	if (object->key)
 		kvc_object_key_unref(object->key);
+	if (object->attributes)
+		kvc_object_attributes_clear(object->attributes);
+	g_free(object->attributes);
 	g_free(o);
+}
+
+KvcL1Object *
+kvc_l1_object_new_alias(KvcL1Object *object, KvcObjectKey *key)
+{
+	KvcL1Object *owner = ((Object *)object)->owner ? ((Object *)object)->owner : object;
+	Object *o = g_new0(Object, 1);
+	o->memory = ((Object *)object)->memory;
+	o->owner = kvc_l1_object_ref(owner);
+	o->base.manager = object->manager;
+	o->base.fd = object->fd;
+	o->base.is_temporary = object->is_temporary;
+	o->base.full_epoch = object->full_epoch;
+	o->base.refs = 1;
+	o->base.key = kvc_object_key_ref(key);
+	o->base.bytes = object->bytes;
+	o->base.charged_bytes = object->charged_bytes;
+	o->base.mtime_ns = object->mtime_ns;
+	o->base.state = KVC_L1_DETACHED;
+	return &o->base;
+}
+
+bool
+kvc_l1_object_is_unshared(const KvcL1Object *object)
+{
+	const KvcL1Object *owner = ((const Object *)object)->owner;
+	return __atomic_load_n(&object->refs, __ATOMIC_RELAXED) == 1 &&
+	       (!owner || __atomic_load_n(&owner->refs, __ATOMIC_RELAXED) == 1);
 }
 
 int
@@ -263,6 +300,16 @@ uint64_t
 kvc_l1_object_get_reserved_bytes(const KvcL1Object *object)
 {
 	return object->charged_bytes;
+}
+
+void
+kvc_l1_object_set_attributes(KvcL1Object *object, const KvcObjectAttributes *attributes)
+{
+	if (object->attributes)
+		kvc_object_attributes_clear(object->attributes);
+	else
+		object->attributes = g_new(KvcObjectAttributes, 1);
+	*object->attributes = kvc_object_attributes_copy(attributes);
 }
 
 bool

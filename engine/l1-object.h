@@ -33,6 +33,13 @@ int kvc_l1_object_protect(KvcL1Object *object);
  * that over, the old file keeps its own until it is given back. 0 or -errno.
  */
 int kvc_l1_object_make_private(KvcL1Object *object);
+/*
+ * The same file under KEY, as a new object without locks (transfer full; in no table yet). File,
+ * memory and charge stay with the object that was reserved, which lives as long as any of them.
+ */
+KvcL1Object *kvc_l1_object_new_alias(KvcL1Object *object, KvcObjectKey *key);
+/* Would its memory return with the one reference that the table has? */
+bool kvc_l1_object_is_unshared(const KvcL1Object *object);
 /* Bytes of the object that lie on huge pages, or -1 where the kernel cannot tell. */
 int64_t kvc_l1_object_measure_huge_bytes(KvcL1Object *object);
 

@@ -13,11 +13,13 @@ list_page(KvcListing *listing, char **cursor)
 {
 	KvcControllerContext *context = &listing->sm->context;
 	KvcL2Adapter *adapter = context->adapters[listing->adapter].adapter;
-	KvcL2ListEntry entries[PAGE];
+	KvcL2ListEntry entries[PAGE] = {0};
 	ssize_t n = adapter->ops->list(adapter, NULL, cursor, entries, PAGE);
 	for (ssize_t i = 0; i < n; i++) {
-		kvc_key_index_add(context->index, entries[i].key, 1u << listing->adapter,
-				  entries[i].info.bytes, entries[i].info.mtime_ns);
+		KvcObjectAttributes attributes = kvc_l2_object_info_attributes(&entries[i].info);
+		kvc_key_index_add_with(context->index, entries[i].key, 1u << listing->adapter,
+				       entries[i].info.bytes, &attributes);
+		kvc_xattrs_unref(entries[i].info.xattrs);
 		kvc_object_key_unref(entries[i].key);
 	}
 	return n;

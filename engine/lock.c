@@ -46,15 +46,30 @@ highest_held(void)
 	return n_held > 0 ? held[n_held - 1] : (KvcLockRank)0;
 }
 
+static void
+push(KvcLockRank rank)
+{
+	if (n_held == MAX_HELD)
+		fail("too many locks: taking", rank, highest_held());
+	held[n_held++] = rank;
+}
+
 /* Before the lock is taken, so that an inversion is reported instead of a deadlock met. */
 static void
 note_lock(KvcLockRank rank)
 {
 	if (n_held > 0 && rank <= highest_held())
 		fail("lock order violated: taking", rank, highest_held());
-	if (n_held == MAX_HELD)
-		fail("too many locks: taking", rank, highest_held());
-	held[n_held++] = rank;
+	push(rank);
+}
+
+/* The second one of a pair: the first one is what was locked last. */
+static void
+note_lock_again(KvcLockRank rank)
+{
+	if (rank != highest_held())
+		fail("not a pair: taking", rank, highest_held());
+	push(rank);
 }
 
 static void
@@ -86,6 +101,12 @@ note_wait(KvcLockRank rank)
 
 static inline void
 note_lock(KvcLockRank rank)
+{
+	(void)rank;
+}
+
+static inline void
+note_lock_again(KvcLockRank rank)
 {
 	(void)rank;
 }
@@ -129,6 +150,26 @@ kvc_mutex_unlock(KvcMutex *mutex)
 {
 	note_unlock(mutex->rank);
 	pthread_mutex_unlock(&mutex->mutex);
+}
+
+void
+kvc_mutex_lock_both(KvcMutex *a, KvcMutex *b)
+{
+	KvcMutex *first = a < b ? a : b, *second = a < b ? b : a;
+
+	kvc_mutex_lock(first);
+	if (first == second)
+		return;
+	note_lock_again(second->rank);
+	pthread_mutex_lock(&second->mutex);
+}
+
+void
+kvc_mutex_unlock_both(KvcMutex *a, KvcMutex *b)
+{
+	kvc_mutex_unlock(a);
+	if (a != b)
+		kvc_mutex_unlock(b);
 }
 
 void

@@ -36,6 +36,15 @@ void kvc_mutex_init(KvcMutex *mutex, KvcLockRank rank);
 void kvc_mutex_deinit(KvcMutex *mutex);
 void kvc_mutex_lock(KvcMutex *mutex);
 void kvc_mutex_unlock(KvcMutex *mutex);
+/*
+ * Two locks of one rank, which may be the same one: the only way to hold two of a rank, in an order
+ * that all threads share.
+ */
+void kvc_mutex_lock_both(KvcMutex *a, KvcMutex *b);
+void kvc_mutex_unlock_both(KvcMutex *a, KvcMutex *b);
+/* Two locks of one rank, or one lock given twice, in an order that all callers share. */
+void kvc_mutex_lock_both(KvcMutex *a, KvcMutex *b);
+void kvc_mutex_unlock_both(KvcMutex *a, KvcMutex *b);
 /* Condition variables on CLOCK_MONOTONIC. 0 or ETIMEDOUT; DEADLINE_NS 0: no limit. */
 void kvc_cond_init(pthread_cond_t *cond);
 int kvc_cond_wait_until(pthread_cond_t *cond, KvcMutex *mutex, int64_t deadline_ns);

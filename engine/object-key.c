@@ -375,6 +375,16 @@ check_name(const char *name, size_t len, GError **error)
 }
 
 static bool
+check_space(const KvcKeyScope *scope, KvcSpace space, GError **error)
+{
+	if (scope->is_plain == (space == KVC_SPACE_PLAIN))
+		return true;
+	g_set_error(error, KVC_KEY_ERROR, EINVAL, "there are no keys of space %d in %s scope",
+		    (int)space, scope->is_plain ? "a plain" : "an ordinary");
+	return false;
+}
+
+static bool
 check_chunk_hash(KvcSpace space, const void *chunk_hash, size_t len, GError **error)
 {
 	switch (space) {
@@ -394,7 +404,7 @@ kvc_object_key_new(
 {
 	KvcObjectKey *key;
 
-	if (!check_chunk_hash(space, chunk_hash, len, error))
+	if (!check_chunk_hash(space, chunk_hash, len, error) || !check_space(scope, space, error))
 		return NULL;
 	/* Not sizeof: its padding would cost a byte per key. */
 	key = g_malloc(offsetof(KvcObjectKey, chunk_hash) + len);
@@ -460,7 +470,6 @@ object_name(const KvcObjectKey *key)
 char *
 kvc_object_key_to_string(const KvcObjectKey *key)
 {
-	static const char *const space_prefix[] = {"", "plain:", "prefix:"};
 	const KvcKeyScope *scope = key->scope;
 	g_autofree char *model = printable(scope->model_name);
 	g_autofree char *salt = printable(scope->cache_salt);
@@ -468,9 +477,9 @@ kvc_object_key_to_string(const KvcObjectKey *key)
 
 	if (scope->is_plain)
 		return g_strdup_printf("%s%s%s", model, *model ? "/" : "", name);
-	return g_strdup_printf("%s%s@%08x@%x%s%s/%s", space_prefix[key->space], model,
-			       scope->kv_rank, scope->object_group_id, *salt ? "@" : "", salt,
-			       name);
+	return g_strdup_printf(
+		"%s%s@%08x@%x%s%s/%s", key->space == KVC_SPACE_PREFIX ? "prefix:" : "", model,
+		scope->kv_rank, scope->object_group_id, *salt ? "@" : "", salt, name);
 }
 
 char *

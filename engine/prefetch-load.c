@@ -110,7 +110,7 @@ is_in_index(KvcPrefetchController *c, const KvcPrefetchLoad *load)
 {
 	KvcObjectInfo info;
 	return kvc_key_index_get(c->context->index, load->key, &info) == 0 &&
-	       (info.tiers & (1u << load->adapter));
+	       (info.tiers & ~info.renaming & (1u << load->adapter));
 }
 
 static unsigned

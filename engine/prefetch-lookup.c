@@ -18,7 +18,7 @@ known_adapters(KvcPrefetchController *c, KvcObjectKey *key)
 	KvcObjectInfo info;
 	if (kvc_key_index_get(c->context->index, key, &info) < 0)
 		return 0;
-	return (uint16_t)info.tiers;
+	return (uint16_t)(info.tiers & ~info.renaming);
 }
 
 static void
@@ -214,17 +214,21 @@ plan(KvcPrefetchRequest *r)
 
 /* ---- Results ------------------------------------------------------------------------------- */
 
-/* Tells the index; false: the key is being deleted from this adapter. */
+/*
+ * Tells the index; false: the key is being deleted from this adapter, or renamed there: what was
+ * found is what will be replaced.
+ */
 static bool
 note_found(KvcPrefetchController *c, KvcObjectKey *key, uint32_t tier, const KvcL2ObjectInfo *found)
 {
 	KvcObjectInfo info;
 	KvcKeyIndex *index = c->context->index;
-	if (kvc_key_index_get(index, key, &info) == 0 && (info.tiers & tier) &&
+	if (kvc_key_index_get(index, key, &info) == 0 && (info.tiers & ~info.renaming & tier) &&
 	    info.bytes == found->bytes)
 		return true;
-	kvc_key_index_add(index, key, tier, found->bytes, found->mtime_ns);
-	return kvc_key_index_get(index, key, &info) == 0 && (info.tiers & tier);
+	KvcObjectAttributes attributes = kvc_l2_object_info_attributes(found);
+	kvc_key_index_add_with(index, key, tier, found->bytes, &attributes);
+	return kvc_key_index_get(index, key, &info) == 0 && (info.tiers & ~info.renaming & tier);
 }
 
 static void
@@ -243,6 +247,7 @@ merge_result(KvcPrefetchRequest *r, size_t adapter)
 			continue;
 		}
 		bool exists = note_found(c, key, bit, &lookup->info[j]);
+		kvc_xattrs_unref(g_steal_pointer(&lookup->info[j].xattrs));
 		if (!exists)
 			kvc_bitmap_clear(lookup->found, j);
 		if (!exists || r->phase != KVC_REQUEST_LOOKUP) {

@@ -49,6 +49,16 @@
 	X(deletes_retried, "Deletions tried again")                                                \
 	X(deletes_failed, "Tries to delete that an adapter failed with an error")                  \
 	X(deletes_unsupported, "Deletions an adapter cannot do: there the object stays")           \
+	X(attributes_set, "Changes of attributes taken to an adapter")                             \
+	X(attributes_failed, "Changes of attributes an adapter could not take")                    \
+	X(renames, "Objects renamed")                                                              \
+	X(renames_retried, "Renames an adapter was asked for again")                               \
+	X(rename_errors,                                                                           \
+	  "Tries to rename that an adapter failed with an error, or renames given up")             \
+	X(renames_lost, "Renamed objects that no tier had any more")                               \
+	X(deletes_replayed, "Deletions that an earlier run left, submitted again")                 \
+	X(deletion_log_errors, "Failed tries to write or sync the log of deletions")               \
+	X(deletion_log_corrupt, "Damaged records of the log of deletions, left out")               \
 	X(listed_keys, "Keys found in L2 by the listing at the start")                             \
 	X(list_failed, "Listings of an adapter that ended with an error")
 

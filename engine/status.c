@@ -3,6 +3,7 @@
 /* What an operator sees of the engine: lines of status, lines of stats, capacity. From memory only.
  */
 
+#include "engine/deletion-log.h"
 #include "engine/prefetch-controller.h"
 #include "engine/storage-manager-private.h"
 
@@ -59,6 +60,7 @@ judge_adapter(KvcStorageManager *sm, size_t i, Report *r)
 	slot->adapter->ops->describe(slot->adapter, adapter_health, r);
 	if (__atomic_load_n(&slot->store_failures, __ATOMIC_RELAXED) > 0 ||
 	    __atomic_load_n(&slot->deletes_failing, __ATOMIC_RELAXED) > 0 ||
+	    __atomic_load_n(&slot->renames_failing, __ATOMIC_RELAXED) > 0 ||
 	    __atomic_load_n(&sm->listings[i].error, __ATOMIC_RELAXED) < 0)
 		r->is_ok = false;
 }
@@ -74,6 +76,9 @@ overall_health(KvcStorageManager *sm, Report *r, const KvcL1Counts *counts)
 	}
 	if (n > 0 && r->n_failed == n)
 		return "failed";
+	KvcDeletionLogStatus deletions;
+	kvc_deletion_log_get_status(sm->context.deletions, &deletions);
+	r->n_degraded += deletions.is_failing;
 	return r->n_degraded > 0 || (n > 0 && counts->unreplicated_objects > 0) ? "degraded" : "ok";
 }
 
@@ -101,6 +106,8 @@ report_l1(KvcStorageManager *sm, Report *r, const KvcL1Counts *counts)
 	line(r, "l1_temporary_objects", "%" PRIu64, counts->temporary_objects);
 	line(r, "l1_staging_objects", "%" PRIu64, counts->staging_objects);
 	line(r, "l1_read_locks", "%" PRIu64, counts->read_locks);
+	line(r, "l1_pinned_objects", "%" PRIu64, counts->pinned_objects);
+	line(r, "l1_pinned_bytes", "%" PRIu64, counts->pinned_bytes);
 	line(r, "l1_dirty_objects", "%" PRIu64, counts->dirty_objects);
 	line(r, "l1_dirty_bytes", "%" PRIu64, counts->dirty_bytes);
 	line(r, "l1_unreplicated_objects", "%" PRIu64, counts->unreplicated_objects);
@@ -120,6 +127,9 @@ report_adapter(KvcStorageManager *sm, size_t i, Report *r)
 	g_autofree char *pending = g_strdup_printf(
 		"%" PRIu64, __atomic_load_n(&slot->deletes_pending, __ATOMIC_RELAXED));
 	adapter_line(r, "deletes_pending", pending);
+	g_autofree char *renaming = g_strdup_printf(
+		"%" PRIu64, __atomic_load_n(&slot->renames_pending, __ATOMIC_RELAXED));
+	adapter_line(r, "renames_pending", renaming);
 	kvc_mutex_lock(&sm->lock);
 	bool done = listing->is_done;
 	kvc_mutex_unlock(&sm->lock);
@@ -138,6 +148,16 @@ report_adapter(KvcStorageManager *sm, size_t i, Report *r)
 	}
 }
 
+static void
+report_deletions(KvcStorageManager *sm, Report *r)
+{
+	KvcDeletionLogStatus status;
+	kvc_deletion_log_get_status(sm->context.deletions, &status);
+	line(r, "deletion_log", "%s", status.state);
+	line(r, "deletion_log_pending", "%" PRIu64, status.pending);
+	line(r, "deletion_log_unknown", "%" PRIu64, status.unknown);
+}
+
 void
 kvc_storage_manager_report_status(KvcStorageManager *sm, KvcDescribeFunc func, void *user)
 {
@@ -148,6 +168,7 @@ kvc_storage_manager_report_status(KvcStorageManager *sm, KvcDescribeFunc func, v
 	report_l1(sm, &r, &counts);
 	line(&r, "keys", "%" PRIu64, kvc_key_index_count(sm->context.index));
 	line(&r, "prefetches_active", "%zu", kvc_prefetch_controller_active(sm->prefetch));
+	report_deletions(sm, &r);
 	line(&r, "store_policy", "%s", sm->store_policy->name);
 	line(&r, "prefetch_policy", "%s", sm->prefetch_policy->name);
 	line(&r, "eviction_policy", "%s", sm->eviction_policy->name);
@@ -169,11 +190,11 @@ kvc_storage_manager_get_capacity(KvcStorageManager *sm, KvcCapacity *capacity)
 {
 	KvcL1Counts counts;
 	kvc_l1_manager_get_counts(sm->context.l1, &counts);
+	uint64_t used = kvc_l1_memory_used(sm->memory);
 	*capacity = (KvcCapacity){
 		.l1_capacity_bytes = kvc_l1_memory_capacity(sm->memory),
-		.l1_used_bytes = kvc_l1_memory_used(sm->memory),
-		.l1_pinned_bytes = MAX(counts.dirty_bytes, counts.locked_bytes) +
-				   counts.staging_bytes + kvc_l1_memory_lingering_bytes(sm->memory),
+		.l1_used_bytes = used,
+		.l1_pinned_bytes = used - MIN(used, counts.free_bytes),
 		.objects = kvc_key_index_count(sm->context.index),
 	};
 	for (size_t i = 0; i < sm->context.n_adapters; i++) {

@@ -4,6 +4,7 @@
 
 #include "kvcache/storage-manager.h"
 
+#include "engine/deletion-log.h"
 #include "engine/eviction-controller.h"
 #include "engine/prefetch-controller.h"
 #include "engine/storage-manager-private.h"
@@ -25,8 +26,16 @@ of_listener(KvcL1ManagerListener *l)
 static void
 on_admitted(KvcL1ManagerListener *l, KvcL1Object *object)
 {
-	kvc_key_index_add(of_listener(l)->context.index, object->key, KVC_TIER_L1, object->bytes,
-			  object->mtime_ns);
+	KvcKeyIndex *index = of_listener(l)->context.index;
+	KvcObjectAttributes attributes = {0};
+	if (object->attributes)
+		attributes = *object->attributes;
+	attributes.mtime_ns = object->mtime_ns;
+	/* Chunks of one hash are the same bytes wherever they are. */
+	if (object->key->space == KVC_SPACE_CHUNK)
+		kvc_key_index_add_with(index, object->key, KVC_TIER_L1, object->bytes, &attributes);
+	else
+		kvc_key_index_replace_with(index, object->key, object->bytes, &attributes);
 }
 
 static void
@@ -40,6 +49,18 @@ static void
 on_deleted(KvcL1ManagerListener *l, KvcL1Object *object)
 {
 	kvc_key_index_remove(of_listener(l)->context.index, object->key, KVC_TIER_L1);
+}
+
+static void
+on_renamed(KvcL1ManagerListener *l,
+	   KvcObjectKey *old_key,
+	   KvcObjectKey *new_key,
+	   KvcL1Object *object)
+{
+	KvcControllerContext *context = &of_listener(l)->context;
+	uint32_t adapters = (1u << context->n_adapters) - 1;
+	kvc_key_index_rename(context->index, old_key, new_key, object != NULL, adapters,
+			     kvc_controller_context_renamers(context));
 }
 
 /* ---- Construction -------------------------------------------------------------------------- */
@@ -107,6 +128,7 @@ build_l1(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **
 		.on_write_finished = on_admitted,
 		.on_prefetch_finished = on_loaded,
 		.on_deleted_by_manager = on_deleted,
+		.on_renamed = on_renamed,
 	};
 	kvc_l1_manager_register_listener(sm->context.l1, &sm->index_listener);
 	sm->eviction = kvc_eviction_controller_new(sm->context.l1, sm->memory, sm->eviction_policy,
@@ -121,6 +143,12 @@ build(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **err
 	if (!find_policies(sm, config, error) || !open_adapters(sm, config->l2_adapters, error) ||
 	    !build_l1(sm, config, error))
 		return false;
+	if (config->deletion_log) {
+		sm->context.deletions =
+			kvc_deletion_log_open(config->deletion_log, &sm->context, error);
+		if (!sm->context.deletions)
+			return false;
+	}
 	sm->store = kvc_store_controller_new(&sm->context, sm->store_policy, error);
 	if (!sm->store)
 		return false;
@@ -128,6 +156,15 @@ build(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **err
 		&sm->context, sm->prefetch_policy,
 		config->prefetch_max_in_flight ? config->prefetch_max_in_flight : 8, error);
 	return sm->prefetch != NULL;
+}
+
+/* Before the listings start, which would make the key known again. */
+static void
+replay_deletion(void *user, KvcObjectKey *key, size_t adapter, uint64_t id)
+{
+	KvcStorageManager *sm = user;
+	kvc_key_index_hide(sm->context.index, key, 1u << adapter);
+	kvc_store_controller_submit_logged_delete(sm->store, key, 1u << adapter, id);
 }
 
 KvcStorageManager *
@@ -143,6 +180,7 @@ kvc_storage_manager_new(const KvcStorageManagerConfig *config, GError **error)
 		return NULL;
 	}
 	kvc_eviction_controller_start(sm->eviction);
+	kvc_deletion_log_replay(sm->context.deletions, replay_deletion, sm);
 	kvc_store_controller_start(sm->store);
 	kvc_prefetch_controller_start(sm->prefetch);
 	kvc_listing_start(sm);
@@ -174,8 +212,11 @@ kvc_storage_manager_free(KvcStorageManager *sm)
 	}
 	if (sm->store) {
 		kvc_store_controller_stop(sm->store);
+		kvc_deletion_log_free(sm->context.deletions); /* it calls the controller */
+		sm->context.deletions = NULL;
 		kvc_store_controller_free(sm->store);
 	}
+	kvc_deletion_log_free(sm->context.deletions);
 	close_adapters(sm);
 	if (sm->context.l1)
 		kvc_l1_manager_free(sm->context.l1);
@@ -275,6 +316,12 @@ kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1
 }
 
 void
+kvc_storage_manager_reserve_read_again(KvcStorageManager *sm, KvcL1Object *object)
+{
+	kvc_l1_manager_reserve_read_again(sm->context.l1, object);
+}
+
+void
 kvc_storage_manager_finish_read(KvcStorageManager *sm, KvcL1Object *object)
 {
 	kvc_l1_manager_finish_read(sm->context.l1, object, 1);
@@ -324,11 +371,76 @@ kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key)
 	uint32_t adapters = (1u << sm->context.n_adapters) - 1;
 	if (kvc_key_index_get(sm->context.index, key, NULL) < 0)
 		return -ENOENT;
+	/* First: what confirms an older deletion must not unhide the key after we hid it. */
+	uint64_t id = kvc_deletion_log_add(sm->context.deletions, key, adapters);
 	kvc_key_index_hide(sm->context.index, key, adapters);
 	kvc_l1_manager_delete(sm->context.l1, key, true);
+	kvc_l1_manager_set_pinned(sm->context.l1, key, false);
 	if (adapters)
-		kvc_store_controller_submit_delete(sm->store, key, adapters);
+		kvc_store_controller_submit_logged_delete(sm->store, key, adapters, id);
 	return 0;
+}
+
+typedef struct RenameCheck {
+	KvcStorageManager *sm;
+	KvcObjectKey *old_key, *new_key;
+	unsigned flags;
+} RenameCheck;
+
+/* Where an adapter cannot rename, the object must be there to be stored under its new name. */
+static int
+check_rename(void *user, bool is_resident)
+{
+	const RenameCheck *check = user;
+	const KvcControllerContext *context = &check->sm->context;
+	KvcObjectInfo old = {0}, new = {0};
+	if (kvc_key_index_get(context->index, check->old_key, &old) < 0)
+		return -ENOENT;
+	int rc = kvc_key_index_get(context->index, check->new_key, &new);
+	if (rc == 0 && (check->flags & KVC_RENAME_NOREPLACE))
+		return -EEXIST;
+	uint32_t adapters = (1u << context->n_adapters) - 1;
+	uint32_t unable = adapters & ~kvc_controller_context_renamers(context);
+	if (!((old.tiers | new.tiers) & unable))
+		return 0;
+	return is_resident ? KVC_L1_RENAME_STORE : -EXDEV;
+}
+
+int
+kvc_storage_manager_rename(KvcStorageManager *sm,
+			   KvcObjectKey *old_key,
+			   KvcObjectKey *new_key,
+			   unsigned flags)
+{
+	RenameCheck check = {sm, old_key, new_key, flags};
+	if (kvc_object_key_equal(old_key, new_key)) {
+		int rc = kvc_key_index_get(sm->context.index, old_key, NULL);
+		return rc == 0 && (flags & KVC_RENAME_NOREPLACE) ? -EEXIST : rc;
+	}
+	int rc = kvc_l1_manager_rename(sm->context.l1, old_key, new_key, check_rename, &check);
+	if (rc == 0)
+		kvc_stats_add(&sm->stats, renames, 1);
+	return rc;
+}
+
+void
+kvc_storage_manager_await_rename(KvcStorageManager *sm,
+				 KvcObjectKey *key,
+				 void (*done)(void *user, int error),
+				 void *user)
+{
+	KvcObjectInfo info;
+	int rc = kvc_key_index_get(sm->context.index, key, &info);
+	if (rc < 0 || (info.tiers & ~info.renaming))
+		done(user, 0);
+	else
+		kvc_store_controller_await_rename(sm->store, key, done, user);
+}
+
+void
+kvc_storage_manager_settle_deletions(KvcStorageManager *sm)
+{
+	kvc_deletion_log_settle(sm->context.deletions);
 }
 
 int
@@ -376,6 +488,14 @@ kvc_storage_manager_flush(KvcStorageManager *sm,
 	Flush *flush = g_new(Flush, 1);
 	*flush = (Flush){sm, kvc_object_key_ref(key), done, user};
 	kvc_store_controller_flush(sm->store, key, flush_done, flush);
+}
+
+void
+kvc_storage_manager_sync_deletions(KvcStorageManager *sm,
+				   void (*done)(void *user, int error),
+				   void *user)
+{
+	kvc_deletion_log_sync(sm->context.deletions, done, user);
 }
 
 int

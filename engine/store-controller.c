@@ -6,6 +6,7 @@
  * deletions, flushes, and the results of the deletion threads. All records belong to the thread.
  */
 
+#include "engine/deletion-log.h"
 #include "engine/store-private.h"
 #include "kvcache/io.h"
 
@@ -34,6 +35,22 @@ kvc_store_controller_post(KvcStoreController *c, KvcStoreMessage *message)
 }
 
 static void
+message_free(KvcStoreMessage *message)
+{
+	if (message->object)
+		kvc_l1_object_unref(message->object);
+	if (message->key)
+		kvc_object_key_unref(message->key);
+	if (message->new_key)
+		kvc_object_key_unref(message->new_key);
+	if (message->keys)
+		g_ptr_array_unref(message->keys);
+	if (message->deleted)
+		kvc_bitmap_free(message->deleted);
+	g_free(message);
+}
+
+static void
 on_write_finished(KvcL1ManagerListener *l, KvcL1Object *object)
 {
 	KvcStoreController *c = (KvcStoreController *)l;
@@ -47,13 +64,39 @@ on_write_finished(KvcL1ManagerListener *l, KvcL1Object *object)
 	}
 }
 
+static void
+on_renamed(KvcL1ManagerListener *l,
+	   KvcObjectKey *old_key,
+	   KvcObjectKey *new_key,
+	   KvcL1Object *object)
+{
+	KvcStoreController *c = (KvcStoreController *)l;
+	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
+	message->type = KVC_STORE_MESSAGE_RENAME;
+	message->key = kvc_object_key_ref(old_key);
+	message->new_key = kvc_object_key_ref(new_key);
+	message->object = object && object->is_dirty ? kvc_l1_object_ref(object) : NULL;
+	if (!kvc_store_controller_post(c, message))
+		message_free(message);
+}
+
 void
 kvc_store_controller_submit_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters)
+{
+	kvc_store_controller_submit_logged_delete(c, key, adapters, 0);
+}
+
+void
+kvc_store_controller_submit_logged_delete(KvcStoreController *c,
+					  KvcObjectKey *key,
+					  uint32_t adapters,
+					  uint64_t id)
 {
 	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
 	message->type = KVC_STORE_MESSAGE_DELETE;
 	message->key = kvc_object_key_ref(key);
 	message->adapters = adapters;
+	message->delete_id = id;
 	if (!kvc_store_controller_post(c, message)) {
 		kvc_object_key_unref(message->key);
 		g_free(message);
@@ -61,15 +104,29 @@ kvc_store_controller_submit_delete(KvcStoreController *c, KvcObjectKey *key, uin
 }
 
 void
-kvc_store_controller_flush(KvcStoreController *c,
-			   KvcObjectKey *key,
-			   void (*done)(void *user, int error),
-			   void *user)
+kvc_store_controller_submit_attributes(KvcStoreController *c, KvcObjectKey *key)
+{
+	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
+	message->type = KVC_STORE_MESSAGE_ATTRIBUTES;
+	message->key = kvc_object_key_ref(key);
+	if (!kvc_store_controller_post(c, message)) {
+		kvc_object_key_unref(message->key);
+		g_free(message);
+	}
+}
+
+static void
+post_waiter(KvcStoreController *c,
+	    KvcObjectKey *key,
+	    bool is_await,
+	    void (*done)(void *user, int error),
+	    void *user)
 {
 	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
 	message->type = KVC_STORE_MESSAGE_FLUSH;
 	message->key = kvc_object_key_ref(key);
 	message->waiter = g_new0(KvcFlushWaiter, 1);
+	message->waiter->is_await = is_await;
 	message->waiter->done = done;
 	message->waiter->user = user;
 	if (!kvc_store_controller_post(c, message)) {
@@ -80,35 +137,43 @@ kvc_store_controller_flush(KvcStoreController *c,
 	}
 }
 
+void
+kvc_store_controller_flush(KvcStoreController *c,
+			   KvcObjectKey *key,
+			   void (*done)(void *user, int error),
+			   void *user)
+{
+	post_waiter(c, key, false, done, user);
+}
+
+void
+kvc_store_controller_await_rename(KvcStoreController *c,
+				  KvcObjectKey *key,
+				  void (*done)(void *user, int error),
+				  void *user)
+{
+	post_waiter(c, key, true, done, user);
+}
+
 int
 kvc_store_controller_drain(KvcStoreController *c, int64_t timeout_ns)
 {
 	int64_t now = kvc_now_ns();
 	int64_t deadline = now + MIN(timeout_ns, INT64_MAX - now);
 	int rc = 0;
+	kvc_deletion_log_request_sync(c->context->deletions);
 	kvc_mutex_lock(&c->lock);
+	if (c->n_drains++ == 0 && !c->is_idle)
+		kvc_eventfd_signal(c->event_fd);
 	while (!c->is_idle && !c->is_stopping && rc == 0)
 		rc = kvc_cond_wait_until(&c->idle, &c->lock, deadline);
+	c->n_drains--;
 	bool is_idle = c->is_idle;
 	kvc_mutex_unlock(&c->lock);
 	return is_idle ? 0 : -ETIMEDOUT;
 }
 
 /* ---- The thread ---------------------------------------------------------------------------- */
-
-static void
-message_free(KvcStoreMessage *message)
-{
-	if (message->object)
-		kvc_l1_object_unref(message->object);
-	if (message->key)
-		kvc_object_key_unref(message->key);
-	if (message->keys)
-		g_ptr_array_unref(message->keys);
-	if (message->deleted)
-		kvc_bitmap_free(message->deleted);
-	g_free(message);
-}
 
 static void
 handle_message(KvcStoreController *c, KvcStoreMessage *message)
@@ -119,12 +184,28 @@ handle_message(KvcStoreController *c, KvcStoreMessage *message)
 		break;
 	case KVC_STORE_MESSAGE_DELETE:
 		kvc_store_record_delete(c, message->key, message->adapters);
+		kvc_store_logged_note(c, message->key, message->delete_id);
 		break;
 	case KVC_STORE_MESSAGE_FLUSH:
 		kvc_store_record_flush(c, message->key, message->waiter);
 		break;
 	case KVC_STORE_MESSAGE_DELETED:
 		kvc_store_record_deleted(c, message);
+		break;
+	case KVC_STORE_MESSAGE_ATTRIBUTES:
+		kvc_store_attributes_changed(c, message->key);
+		break;
+	case KVC_STORE_MESSAGE_ATTRIBUTES_SET:
+		kvc_store_attributes_set(c, message);
+		break;
+	case KVC_STORE_MESSAGE_RENAME:
+		kvc_store_rename_submit(c, message);
+		break;
+	case KVC_STORE_MESSAGE_RENAMED:
+		kvc_store_rename_done(c, message);
+		break;
+	case KVC_STORE_MESSAGE_SYNCED:
+		kvc_store_logged_synced(c, message->position, message->error);
 		break;
 	}
 }
@@ -162,7 +243,9 @@ static void
 tell_idle(KvcStoreController *c)
 {
 	kvc_mutex_lock(&c->lock);
-	c->is_idle = c->messages.length == 0 && g_hash_table_size(c->records) == 0;
+	c->is_idle =
+		c->messages.length == 0 && (g_hash_table_size(c->records) == 0 ||
+					    (c->n_drains > 0 && kvc_store_logged_may_leave_all(c)));
 	if (c->is_idle)
 		pthread_cond_broadcast(&c->idle);
 	kvc_mutex_unlock(&c->lock);
@@ -171,7 +254,8 @@ tell_idle(KvcStoreController *c)
 static int
 poll_timeout_ms(KvcStoreController *c)
 {
-	if (c->unsettled.length > 0 || c->refused.length > 0)
+	if (c->unsettled.length > 0 || c->refused.length > 0 ||
+	    (c->kicked.length > 0 && !c->is_halting))
 		return 0;
 	int64_t due = c->is_halting ? kvc_now_ns() + STOP_REPORT_NS : kvc_store_next_due_ns(c);
 	if (due == 0)
@@ -218,6 +302,7 @@ store_thread(void *data)
 			break;
 		if (!c->is_halting) {
 			kvc_store_fire_backoffs(c, kvc_now_ns());
+			kvc_store_rename_run(c);
 			kvc_store_process_ready(c);
 			tell_idle(c);
 		}
@@ -242,6 +327,7 @@ kvc_store_controller_new(const KvcControllerContext *context,
 	}
 	KvcStoreController *c = g_new0(KvcStoreController, 1);
 	c->listener.on_write_finished = on_write_finished;
+	c->listener.on_renamed = on_renamed;
 	c->context = context;
 	c->policy = policy;
 	c->event_fd = fd;
@@ -259,9 +345,12 @@ kvc_store_controller_new(const KvcControllerContext *context,
 void
 kvc_store_controller_start(KvcStoreController *c)
 {
-	for (size_t a = 0; a < c->context->n_adapters; a++)
-		if (c->context->adapters[a].adapter->ops->delete_keys)
+	for (size_t a = 0; a < c->context->n_adapters; a++) {
+		const KvcL2AdapterOps *ops = c->context->adapters[a].adapter->ops;
+		if (ops->delete_keys || ops->rename_key || ops->set_attributes)
 			c->deleters[a] = kvc_store_deleter_start(c, a);
+	}
+	kvc_store_logged_start(c);
 	c->is_running = pthread_create(&c->thread, NULL, store_thread, c) == 0;
 	g_assert(c->is_running);
 }
@@ -280,6 +369,9 @@ release_all(KvcStoreController *c)
 		}
 		message_free(message);
 	}
+	/* Each has the sealed records before it. */
+	while ((link = c->renames.head))
+		kvc_store_rename_free(c, link->data);
 	GHashTableIter iter;
 	KvcStoreRecord *r;
 	g_hash_table_iter_init(&iter, c->records);
@@ -300,11 +392,12 @@ kvc_store_controller_stop(KvcStoreController *c)
 	if (was_stopping)
 		return;
 	kvc_eventfd_signal(c->event_fd);
+	/* First: it gives them work. */
+	if (c->is_running)
+		pthread_join(c->thread, NULL);
 	for (size_t a = 0; a < c->context->n_adapters; a++)
 		if (c->deleters[a])
 			kvc_store_deleter_stop(c->deleters[a]);
-	if (c->is_running)
-		pthread_join(c->thread, NULL);
 	release_all(c);
 }
 

@@ -5,12 +5,13 @@
 /*
  * Replicates finished writes to L2, and deletes from L2: one thread in poll() on eventfds only
  * (the deletions themselves run on one helper thread an adapter, since adapters' delete_keys
- * blocks).
+ * and rename_key block).
  *
  * Per key everything is in order: a store and a deletion of one key never overlap, a deletion drops
  * a store that has not begun, a commit after a deletion is stored after it. Failed stores are
- * retried with back-off (3 tries), then counted, logged with the errno, and the object is clean but
- * unreplicated (design.md 5, difference 7).
+ * A rename comes after what was submitted for either key, and before what follows. Failed stores
+ * are retried with back-off (3 tries), then counted, logged with the errno, and the object is clean
+ * but unreplicated (design.md 5, difference 7).
  */
 
 #include "engine/controller-context.h"
@@ -34,6 +35,14 @@ void kvc_store_controller_free(KvcStoreController *c);
  * thread. */
 void
 kvc_store_controller_submit_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters);
+/* The same for a deletion that has ID in the deletion log (0: it is not there). */
+void kvc_store_controller_submit_logged_delete(KvcStoreController *c,
+					       KvcObjectKey *key,
+					       uint32_t adapters,
+					       uint64_t id);
+/* The attributes of KEY in the index changed: takes them to every adapter that has it or is getting
+ * it. Any thread. */
+void kvc_store_controller_submit_attributes(KvcStoreController *c, KvcObjectKey *key);
 /*
  * DONE(user, error) when every store and deletion of KEY that was submitted before has ended: 0, or
  * -EIO when the last store failed on every target; at once when there is nothing to wait for.
@@ -43,8 +52,15 @@ void kvc_store_controller_flush(KvcStoreController *c,
 				KvcObjectKey *key,
 				void (*done)(void *user, int error),
 				void *user);
-/* Waits until nothing is queued or in flight: 0 or -ETIMEDOUT. Blocks; any thread but the
- * controller's. */
+/* The same shape: DONE(user, 0) once a tier has KEY by this name, or no rename to it is pending. */
+void kvc_store_controller_await_rename(KvcStoreController *c,
+				       KvcObjectKey *key,
+				       void (*done)(void *user, int error),
+				       void *user);
+/*
+ * Waits until nothing is queued or in flight, but for deletions that fail and are in the deletion
+ * log: 0 or -ETIMEDOUT. Blocks; any thread but the controller's.
+ */
 int kvc_store_controller_drain(KvcStoreController *c, int64_t timeout_ns);
 
 #endif

@@ -4,8 +4,10 @@
 
 /*
  * The parts of the StoreController: store-controller.c has the thread and its messages,
- * store-record.c the order of what happens to one key, store-task.c batches and their completion,
- * store-deleter.c the threads in which adapters delete.
+ * store-record.c the order of what happens to one key, store-rename.c what links two of them,
+ * store-task.c batches and their completion, store-attributes.c changes of attributes,
+ * store-deleter.c the threads in which adapters delete, rename and set attributes, store-logged.c
+ * the log of deletions.
  */
 
 #include "engine/lock.h"
@@ -26,12 +28,15 @@
 #define KVC_STORE_BACKOFF_DELETE 2 /* the first one of deletions */
 
 typedef struct KvcStoreRecord KvcStoreRecord;
+typedef struct KvcStoreRename KvcStoreRename;
 
-/* What a record does on one adapter. */
+/* What a record, or a rename, does on one adapter. */
 typedef struct KvcStoreTarget {
-	KvcStoreRecord *record;
-	GList link; /* in a back-off queue */
+	KvcStoreRecord *record; /* or NULL: */
+	KvcStoreRename *rename;
+	GList link; /* in a back-off queue, or in the one of those that wait for the log */
 	int64_t due_ns;
+	uint64_t sync_position; /* in the deletion log: of the last confirmation */
 	uint8_t adapter;
 	uint8_t store_tries;	/* failed ones */
 	uint8_t delete_tries;	/* failed ones */
@@ -42,6 +47,7 @@ typedef struct KvcStoreTarget {
 typedef struct KvcFlushWaiter {
 	struct KvcFlushWaiter *next;
 	uint64_t order;
+	bool is_await; /* only for a rename, only until the object can be loaded */
 	void (*done)(void *user, int error);
 	void *user;
 } KvcFlushWaiter;
@@ -61,13 +67,56 @@ struct KvcStoreRecord {
 	uint32_t todo, busy, waiting;
 	uint32_t stored, failed; /* how it ended */
 	uint32_t delete_todo, delete_busy, delete_waiting;
+	uint32_t delete_syncing; /* confirmed, but that is not on disk yet */
+	uint64_t delete_id;	 /* in the deletion log: of the newest deletion; 0: none */
 	uint64_t delete_order;
+	uint32_t attributes_todo, attributes_busy; /* to be told to the adapter, being told */
+	uint64_t attributes_order;
 	int error;     /* of the last store: 0 or -EIO */
+	bool has_none; /* the last store ended, and no adapter has its object */
 	GQueue *queue; /* the one that LINK is in, or NULL */
 	GList link;
 	KvcFlushWaiter *waiters;
+	KvcStoreRename *after;	/* nothing is done on an adapter before it ended there, or NULL */
+	KvcStoreRename *before; /* it waits for what is left here: this record gets nothing more */
+	GSList *deferred;	/* KvcStoreRename: they delete an old name once this is stored */
 	KvcStoreTarget targets[];
 };
+
+/*
+ * A rename that some adapter has not done; owned by the controller thread. Sets of adapters are
+ * bits; a pending one is in exactly one of deferred, todo, busy and waiting.
+ */
+struct KvcStoreRename {
+	KvcObjectKey *old_key, *new_key;
+	KvcStoreRecord *from_before, *to_before; /* what came before, or NULL: it ended */
+	KvcStoreRecord *from, *to;		 /* what comes after */
+	KvcL1Object *object; /* what TO was given to store, borrowed, only to compare; or NULL */
+	int fd;		     /* of it, or -1: L1 had none, or one that needed no store */
+	uint32_t by_store;   /* cannot rename: NEW is stored, then OLD is deleted */
+	uint32_t deferred;   /* of these: NEW is not stored yet */
+	uint32_t todo, busy, waiting;
+	uint32_t fresh; /* have the bytes of the object as OLD */
+	uint32_t purge; /* renamed what is not the object any more: NEW must go */
+	bool carries;	/* what FROM_BEFORE is storing is the object */
+	bool is_listed; /* among the deferred ones of a record */
+	bool is_kicked;
+	GList link;	 /* in renames */
+	GList kick_link; /* in kicked */
+	KvcStoreTarget targets[];
+};
+
+static inline uint32_t
+kvc_store_record_deleting(const KvcStoreRecord *r)
+{
+	return r->delete_todo | r->delete_busy | r->delete_waiting;
+}
+
+static inline uint32_t
+kvc_store_rename_pending(const KvcStoreRename *m)
+{
+	return m->deferred | m->todo | m->busy | m->waiting;
+}
 
 /* A batch for one adapter: open while it is put together, then in flight. */
 typedef struct KvcStoreTask {
@@ -78,6 +127,7 @@ typedef struct KvcStoreTask {
 	KvcStoreRecord *records[KVC_STORE_BATCH_KEYS];
 	KvcObjectKey *keys[KVC_STORE_BATCH_KEYS];
 	KvcMemoryObj objects[KVC_STORE_BATCH_KEYS];
+	KvcObjectAttributes attributes[KVC_STORE_BATCH_KEYS]; /* of the objects; owned xattrs */
 } KvcStoreTask;
 
 typedef enum {
@@ -85,19 +135,30 @@ typedef enum {
 	KVC_STORE_MESSAGE_DELETE,
 	KVC_STORE_MESSAGE_FLUSH,
 	KVC_STORE_MESSAGE_DELETED,
+	KVC_STORE_MESSAGE_ATTRIBUTES,
+	KVC_STORE_MESSAGE_ATTRIBUTES_SET,
+	KVC_STORE_MESSAGE_RENAME,
+	KVC_STORE_MESSAGE_RENAMED,
+	KVC_STORE_MESSAGE_SYNCED,
 } KvcStoreMessageType;
 
 typedef struct KvcStoreMessage {
 	GList link;
 	KvcStoreMessageType type;
-	KvcL1Object *object;	/* COMMIT */
-	KvcObjectKey *key;	/* DELETE, FLUSH */
+	KvcL1Object *object;	/* COMMIT; RENAME: what must be stored, or NULL */
+	KvcObjectKey *key;	/* DELETE, FLUSH, ATTRIBUTES, ATTRIBUTES_SET; RENAME: the old one */
+	KvcObjectKey *new_key;	/* RENAME */
+	KvcStoreRename *rename; /* RENAMED */
 	uint32_t adapters;	/* DELETE */
+	uint64_t delete_id;	/* DELETE: in the deletion log */
 	KvcFlushWaiter *waiter; /* FLUSH */
-	size_t adapter;		/* DELETED */
+	size_t adapter;		/* DELETED, RENAMED, ATTRIBUTES_SET */
 	GPtrArray *keys;
 	KvcBitmap *deleted;
-	int error; /* the adapter's, of those that are not deleted */
+	/* The adapter's: RENAMED, ATTRIBUTES_SET, or of those that are not deleted; SYNCED: the
+	 * log's. */
+	int error;
+	uint64_t position; /* SYNCED: all up to here */
 } KvcStoreMessage;
 
 typedef struct KvcStoreDeleter KvcStoreDeleter;
@@ -111,12 +172,13 @@ struct KvcStoreController {
 	int event_fd;
 	pthread_t thread;
 	bool is_running;
-	KvcStoreDeleter *deleters[KVC_MAX_ADAPTERS]; /* NULL: the adapter cannot delete */
+	KvcStoreDeleter *deleters[KVC_MAX_ADAPTERS]; /* NULL: the adapter has nothing for it */
 
 	KvcMutex lock;
 	pthread_cond_t idle;
 	/* Protected by lock. */
 	GQueue messages;
+	unsigned n_drains; /* going on */
 	bool is_idle;
 	bool is_stopping;
 
@@ -126,6 +188,11 @@ struct KvcStoreController {
 	GQueue unsettled; /* records whose object had gone: the message that says why is on its way
 			   */
 	GQueue backoff[KVC_STORE_BACKOFFS];
+	GQueue renames;	     /* KvcStoreRename */
+	GQueue kicked;	     /* of these, some may have something to begin or end */
+	GQueue syncing;	     /* targets whose confirmed deletion is not on disk, by position */
+	uint64_t log_synced; /* the deletion log is, up to here */
+	bool is_log_failing;
 	GQueue open;			     /* KvcStoreTask, being put together */
 	GQueue refused;			     /* KvcStoreTask that the adapter did not take */
 	GHashTable *tasks[KVC_MAX_ADAPTERS]; /* in flight, by id */
@@ -137,18 +204,25 @@ struct KvcStoreController {
 	unsigned n_logged;
 	int64_t delete_logged_ns[KVC_MAX_ADAPTERS]; /* the last failed deletion in the log; 0: none
 						     */
+	int64_t attributes_logged_ns[KVC_MAX_ADAPTERS]; /* the same of attributes */
 };
 
 /* store-controller.c: false: the controller stopped, the message is the caller's again. */
 bool kvc_store_controller_post(KvcStoreController *c, KvcStoreMessage *message);
 
 /* store-record.c */
+/* The record of KEY, made when there is none; to be advanced. */
+KvcStoreRecord *kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key);
 void kvc_store_record_commit(KvcStoreController *c, KvcL1Object *object);
 void kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters);
 void kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWaiter *waiter);
 void kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message);
 /* Begins whatever can be begun for R, answers its waiters, frees it when nothing is left. */
 void kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r);
+/* Adapters on which R may not store now. */
+uint32_t kvc_store_record_blocked(const KvcStoreRecord *r);
+/* R's object is on ADAPTER: the index learns it. */
+void kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
 /* The store of R's object on ADAPTER failed with -errno: again after a while, or never. */
 void kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error);
 void kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_error);
@@ -157,14 +231,90 @@ void kvc_store_fire_backoffs(KvcStoreController *c, int64_t now_ns);
 /* When the next one is due, or 0. */
 int64_t kvc_store_next_due_ns(KvcStoreController *c);
 
+/* The record that takes what is new for KEY. */
+KvcStoreRecord *kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key);
+/* R, if there is one for KEY, gets nothing more and is found no more: M waits for what is begun. */
+KvcStoreRecord *kvc_store_record_seal(KvcStoreController *c, KvcObjectKey *key, KvcStoreRename *m);
+/* Is nothing left of a sealed record? */
+bool kvc_store_record_is_over(const KvcStoreRecord *r);
+/* OBJECT (transfer full) is what R stores, on adapters that the caller adds to todo. */
+void kvc_store_record_store_again(KvcStoreController *c, KvcStoreRecord *r, KvcL1Object *object);
+void kvc_store_arm(KvcStoreController *c, KvcStoreTarget *t, int backoff);
+void kvc_store_disarm(KvcStoreController *c, KvcStoreTarget *t);
+/* May one more failure be in the log? */
+bool kvc_store_may_log(KvcStoreController *c);
+
+/* store-rename.c */
+void kvc_store_rename_submit(KvcStoreController *c, const KvcStoreMessage *message);
+void kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message);
+/* M's back-off on ADAPTER is over. */
+void kvc_store_rename_retry(KvcStoreController *c, KvcStoreRename *m, size_t adapter);
+/* M may have something to begin or to end: soon, in kvc_store_rename_run(). */
+void kvc_store_rename_kick(KvcStoreController *c, KvcStoreRename *m);
+void kvc_store_rename_run(KvcStoreController *c);
+void kvc_store_rename_free(KvcStoreController *c, KvcStoreRename *m);
+/* Adapters on which R must wait for a rename, or for what came before it. */
+uint32_t kvc_store_rename_blocks(const KvcStoreRecord *r);
+/* Of these, the ones where it has failed so often that nobody ought to wait for it. */
+uint32_t kvc_store_rename_stuck(const KvcStoreRecord *r);
+/* Is R's key the new name of a rename that is pending? */
+bool kvc_store_rename_is_target(const KvcStoreRecord *r);
+/* Does a later record of R's key delete on the adapters BIT? */
+bool kvc_store_rename_is_deleted_later(const KvcStoreRecord *r, uint32_t bit);
+/* The one of KEY's records that is deleting on the adapter BIT. */
+KvcStoreRecord *
+kvc_store_rename_find_deleting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit);
+/* R's object was stored on ADAPTER: an old name that was to be deleted there is overwritten. */
+void kvc_store_rename_overwritten(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter);
+/* R has nothing to store any more: old names that waited for it may be deleted. */
+void kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r);
+
 /* store-task.c */
 void kvc_store_process_ready(KvcStoreController *c);
 void kvc_store_drain_completions(KvcStoreController *c, size_t adapter);
 void kvc_store_fail_refused(KvcStoreController *c);
 
+/* The record of KEY, sealed or not, that is setting attributes on the adapter with BIT. */
+KvcStoreRecord *
+kvc_store_rename_find_setting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit);
+
+/* store-attributes.c */
+void kvc_store_attributes_changed(KvcStoreController *c, KvcObjectKey *key);
+void kvc_store_attributes_set(KvcStoreController *c, const KvcStoreMessage *message);
+/* Begins what can be begun for R. */
+void kvc_store_attributes_advance(KvcStoreController *c, KvcStoreRecord *r);
+/* On the deleter's thread: sets what the index has by now, and posts the result. */
+void kvc_store_attributes_apply(KvcStoreController *c, size_t adapter, KvcObjectKey *key);
+
+/* store-logged.c; nothing happens there without a deletion log. */
+void kvc_store_logged_start(KvcStoreController *c);
+/* The newest deletion of KEY, just submitted, has this ID in the log. */
+void kvc_store_logged_note(KvcStoreController *c, const KvcObjectKey *key, uint64_t id);
+/* ADAPTER has confirmed R's deletion: unhides the key, holds stores back until the log has it. */
+void kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
+/* R waits for the log no more, on these adapters. */
+void kvc_store_logged_forget(KvcStoreController *c, KvcStoreRecord *r, uint32_t adapters);
+/* A store that is held back makes the log sync at once. */
+void kvc_store_logged_hurry(KvcStoreController *c, const KvcStoreRecord *r);
+void kvc_store_logged_synced(KvcStoreController *c, uint64_t position, int error);
+/*
+ * Is what is left nothing that a drain need wait for? Deletions that fail and are in the log, and
+ * confirmations that the log cannot write.
+ */
+bool kvc_store_logged_may_leave_all(KvcStoreController *c);
+
 /* store-deleter.c */
 KvcStoreDeleter *kvc_store_deleter_start(KvcStoreController *c, size_t adapter);
 void kvc_store_deleter_submit(KvcStoreDeleter *d, KvcObjectKey *key);
+void kvc_store_deleter_submit_attributes(KvcStoreDeleter *d, KvcObjectKey *key);
+/*
+ * Renames OLD_KEY to NEW_KEY, or deletes OLD_KEY (NEW_KEY NULL), for M, which is told with a
+ * message.
+ */
+void kvc_store_deleter_submit_rename(KvcStoreDeleter *d,
+				     KvcStoreRename *m,
+				     KvcObjectKey *old_key,
+				     KvcObjectKey *new_key);
 /* Waits for the call in progress, drops what is queued, joins, frees. */
 void kvc_store_deleter_stop(KvcStoreDeleter *d);
 

@@ -33,10 +33,19 @@ all_adapters(const KvcStoreController *c)
 	return (1u << c->context->n_adapters) - 1;
 }
 
+#define deleting kvc_store_record_deleting
+
+/* Where a deletion has to end, and to be on disk in the log, before anything else. */
 static uint32_t
-deleting(const KvcStoreRecord *r)
+blocked_by_deletion(const KvcStoreRecord *r)
 {
-	return r->delete_todo | r->delete_busy | r->delete_waiting;
+	return deleting(r) | r->delete_syncing;
+}
+
+uint32_t
+kvc_store_record_blocked(const KvcStoreRecord *r)
+{
+	return blocked_by_deletion(r) | r->attributes_busy | kvc_store_rename_blocks(r);
 }
 
 /* The index of the lowest bit; takes it out. */
@@ -48,8 +57,8 @@ take_bit(uint32_t *bits)
 	return bit;
 }
 
-static KvcStoreRecord *
-get_record(KvcStoreController *c, KvcObjectKey *key)
+KvcStoreRecord *
+kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key)
 {
 	KvcStoreRecord *r = g_hash_table_lookup(c->records, key);
 	if (r)
@@ -93,16 +102,16 @@ enter_ready(KvcStoreController *c, KvcStoreRecord *r)
 
 /* ---- Back-off ------------------------------------------------------------------------------ */
 
-static void
-disarm(KvcStoreController *c, KvcStoreTarget *t)
+void
+kvc_store_disarm(KvcStoreController *c, KvcStoreTarget *t)
 {
 	if (t->backoff >= 0)
 		g_queue_unlink(&c->backoff[t->backoff], &t->link);
 	t->backoff = -1;
 }
 
-static void
-arm(KvcStoreController *c, KvcStoreTarget *t, int backoff)
+void
+kvc_store_arm(KvcStoreController *c, KvcStoreTarget *t, int backoff)
 {
 	g_assert(t->backoff < 0);
 	t->backoff = (int8_t)backoff;
@@ -115,7 +124,11 @@ fire(KvcStoreController *c, KvcStoreTarget *t)
 {
 	KvcStoreRecord *r = t->record;
 	uint32_t bit = 1u << t->adapter;
-	disarm(c, t);
+	kvc_store_disarm(c, t);
+	if (t->rename) {
+		kvc_store_rename_retry(c, t->rename, t->adapter);
+		return;
+	}
 	if (r->waiting & bit) {
 		r->waiting &= ~bit;
 		r->todo |= bit;
@@ -151,8 +164,8 @@ kvc_store_next_due_ns(KvcStoreController *c)
 /* ---- Stores -------------------------------------------------------------------------------- */
 
 /* A dead adapter fails every object there is: the counter has them all, the log a few. */
-static bool
-may_log(KvcStoreController *c)
+bool
+kvc_store_may_log(KvcStoreController *c)
 {
 	int64_t now = kvc_now_ns();
 	if (now - c->log_since_ns > KVC_SEC_NS) {
@@ -169,7 +182,7 @@ give_up(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
 	r->failed |= 1u << adapter;
 	kvc_stats_add(c->context->stats, stores_failed, 1);
 	__atomic_fetch_add(&slot->stores_failed, 1, __ATOMIC_RELAXED);
-	if (!may_log(c))
+	if (!kvc_store_may_log(c))
 		return;
 	g_autofree char *name = kvc_object_key_to_string(r->key);
 	g_warning("L2 adapter #%zu could not store %s: %s", adapter + 1, name, g_strerror(-error));
@@ -182,7 +195,7 @@ kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, 
 	t->store_tries++;
 	if (r->next)
 		r->next_order = r->object_order; /* who waits for this one gets the newer one */
-	if (c->is_halting || r->next || (deleting(r) & (1u << adapter)))
+	if (c->is_halting || r->next || r->before || (deleting(r) & (1u << adapter)))
 		return;
 	if (t->store_tries >= KVC_STORE_TRIES) {
 		give_up(c, r, adapter, error);
@@ -190,7 +203,7 @@ kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, 
 	}
 	kvc_stats_add(c->context->stats, stores_retried, 1);
 	r->waiting |= 1u << adapter;
-	arm(c, t, t->store_tries - 1);
+	kvc_store_arm(c, t, t->store_tries - 1);
 }
 
 /* Forgets what has not been submitted of the store that R is at. */
@@ -199,7 +212,7 @@ cancel_store(KvcStoreController *c, KvcStoreRecord *r)
 {
 	uint32_t waiting = r->waiting;
 	while (waiting)
-		disarm(c, &r->targets[take_bit(&waiting)]);
+		kvc_store_disarm(c, &r->targets[take_bit(&waiting)]);
 	r->waiting = 0;
 	r->todo = 0;
 }
@@ -225,22 +238,24 @@ end_store(KvcStoreController *c, KvcStoreRecord *r)
 	KvcL1Object *object = g_steal_pointer(&r->object);
 	bool all_failed = r->failed && !r->stored;
 	r->error = all_failed ? -EIO : 0;
+	r->has_none = !r->stored && !deleting(r);
 	if (r->next != object)
 		kvc_l1_manager_set_clean(c->context->l1, object, !all_failed);
-	if (r->stored && !r->next && !deleting(r) && c->policy->select_l1_deletion &&
+	if (r->stored && !r->next && !r->before && !deleting(r) && c->policy->select_l1_deletion &&
 	    c->policy->select_l1_deletion(key))
 		kvc_l1_manager_delete(c->context->l1, key, false);
 	kvc_l1_object_unref(object);
 }
 
-/* A dead adapter that does not delete must not keep the object dirty for ever. */
+/* A dead adapter that does not delete or rename must not keep the object dirty for ever. */
 static void
 give_up_blocked(KvcStoreController *c, KvcStoreRecord *r)
 {
-	uint32_t blocked = r->todo & deleting(r);
-	while (blocked) {
-		size_t a = take_bit(&blocked);
-		if (r->targets[a].delete_tries < KVC_STORE_BLOCKED_TRIES)
+	uint32_t stuck = kvc_store_rename_stuck(r);
+	uint32_t waits = r->todo & (blocked_by_deletion(r) | stuck);
+	while (waits) {
+		size_t a = take_bit(&waits);
+		if (r->targets[a].delete_tries < KVC_STORE_BLOCKED_TRIES && !(stuck & (1u << a)))
 			continue;
 		r->todo &= ~(1u << a);
 		give_up(c, r, a, -EBUSY);
@@ -258,7 +273,7 @@ advance_stores(KvcStoreController *c, KvcStoreRecord *r)
 			break;
 		begin_store(c, r);
 	}
-	if (r->todo & ~deleting(r))
+	if (r->todo & ~kvc_store_record_blocked(r))
 		enter_ready(c, r);
 	else if (r->queue == &c->ready)
 		leave_queue(r);
@@ -267,12 +282,14 @@ advance_stores(KvcStoreController *c, KvcStoreRecord *r)
 void
 kvc_store_record_commit(KvcStoreController *c, KvcL1Object *object)
 {
-	KvcStoreRecord *r = get_record(c, object->key);
+	KvcStoreRecord *r = kvc_store_record_get(c, object->key);
 	if (r->next)
 		kvc_l1_object_unref(r->next);
 	else
 		r->next_order = ++c->last_order;
 	r->next = kvc_l1_object_ref(object);
+	if (kvc_store_rename_is_target(r))
+		r->after->object = NULL;
 	if (r->object && (r->todo | r->waiting)) {
 		/* The newer one takes its place, also for those who wait for it. */
 		r->next_order = r->object_order;
@@ -296,7 +313,7 @@ log_failed_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int 
 	int64_t now = kvc_now_ns(), *logged_ns = &c->delete_logged_ns[adapter];
 	bool is_first = c->context->adapters[adapter].deletes_failing == 0;
 	bool is_recent = *logged_ns && now - *logged_ns < DELETE_LOG_NS;
-	if (is_first ? !may_log(c) : is_recent)
+	if (is_first ? !kvc_store_may_log(c) : is_recent)
 		return;
 	*logged_ns = now;
 	g_autofree char *name = kvc_object_key_to_string(r->key);
@@ -334,10 +351,27 @@ is_resident(KvcStoreController *c, KvcL1Object *object)
 	return same;
 }
 
+/* A version that was replaced meanwhile is not what the index knows: it stays hidden. */
+void
+kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
+{
+	KvcKeyIndex *index = c->context->index;
+	KvcL1Object *object = r->object;
+	uint32_t bit = 1u << adapter;
+	if (r->before) /* the index has another object by now */
+		return;
+	if (r->key->space != KVC_SPACE_CHUNK) {
+		if (r->next || (deleting(r) & bit) || !is_resident(c, object))
+			return;
+		kvc_key_index_unhide(index, r->key, bit);
+	}
+	kvc_key_index_add(index, r->key, bit, object->bytes, object->mtime_ns);
+}
+
 void
 kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters)
 {
-	KvcStoreRecord *r = get_record(c, key);
+	KvcStoreRecord *r = kvc_store_record_get(c, key);
 	KvcL1Object *newest = r->next ? r->next : r->object;
 	bool store_again = newest && is_resident(c, newest);
 	if (store_again && !r->next) {
@@ -347,7 +381,9 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 		kvc_l1_object_unref(g_steal_pointer(&r->next));
 	}
 	cancel_store(c, r);
+	r->attributes_todo &= ~adapters;
 	r->error = 0;
+	kvc_store_logged_forget(c, r, adapters);
 	if (!deleting(r))
 		r->delete_order = ++c->last_order;
 	uint32_t begun = adapters & all_adapters(c) & ~deleting(r);
@@ -362,10 +398,10 @@ begin_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 {
 	uint32_t bit = 1u << adapter;
 	r->delete_todo &= ~bit;
-	if (!c->deleters[adapter]) {
+	if (!c->context->adapters[adapter].adapter->ops->delete_keys) {
 		kvc_stats_add(c->context->stats, deletes_unsupported, 1);
 		count_pending(c, adapter, -1);
-		kvc_key_index_unhide(c->context->index, r->key, bit);
+		kvc_store_logged_confirm(c, r, adapter);
 		return;
 	}
 	if (r->targets[adapter].delete_tries == 0)
@@ -379,7 +415,8 @@ begin_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 static void
 advance_deletes(KvcStoreController *c, KvcStoreRecord *r)
 {
-	uint32_t begin = r->delete_todo & ~r->busy & ~r->delete_busy;
+	uint32_t begin = r->delete_todo & ~r->busy & ~r->delete_busy & ~r->attributes_busy &
+			 ~kvc_store_rename_blocks(r);
 	while (begin)
 		begin_delete(c, r, take_bit(&begin));
 }
@@ -398,7 +435,7 @@ end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_del
 		t->delete_tries = MIN(t->delete_tries + 1, UINT8_MAX);
 		r->delete_todo &= ~bit;
 		r->delete_waiting |= bit;
-		arm(c, t, MIN(backoff, KVC_STORE_BACKOFFS - 1));
+		kvc_store_arm(c, t, MIN(backoff, KVC_STORE_BACKOFFS - 1));
 		return;
 	}
 	t->delete_tries = 0;
@@ -406,15 +443,15 @@ end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_del
 	if (r->delete_todo & bit)
 		return;
 	count_pending(c, adapter, -1);
-	kvc_key_index_unhide(c->context->index, r->key, bit);
+	kvc_store_logged_confirm(c, r, adapter);
 }
 
 void
 kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message)
 {
 	for (guint i = 0; i < message->keys->len; i++) {
-		KvcStoreRecord *r = g_hash_table_lookup(c->records, message->keys->pdata[i]);
-		g_assert(r);
+		KvcStoreRecord *r = kvc_store_rename_find_deleting(c, message->keys->pdata[i],
+								   1u << message->adapter);
 		end_delete(c, r, message->adapter, kvc_bitmap_test(message->deleted, i),
 			   message->error);
 		kvc_store_record_advance(c, r);
@@ -426,33 +463,46 @@ kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message)
 void
 kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWaiter *waiter)
 {
-	KvcStoreRecord *r = get_record(c, key);
+	KvcStoreRecord *r = kvc_store_record_get(c, key);
 	waiter->order = c->last_order;
 	waiter->next = r->waiters;
 	r->waiters = waiter;
 	kvc_store_record_advance(c, r);
 }
 
+/* An object is loaded from any tier that has it: the other ones may be slow or dead. */
 static bool
-is_answered(const KvcStoreRecord *r, const KvcFlushWaiter *w)
+can_be_loaded(KvcStoreController *c, const KvcStoreRecord *r)
 {
-	return (!r->object || r->object_order > w->order) &&
+	KvcObjectInfo info;
+	return kvc_key_index_get(c->context->index, r->key, &info) < 0 ||
+	       (info.tiers & ~info.renaming);
+}
+
+static bool
+is_answered(KvcStoreController *c, const KvcStoreRecord *r, const KvcFlushWaiter *w)
+{
+	bool is_target = kvc_store_rename_is_target(r);
+	if (w->is_await)
+		return !is_target || can_be_loaded(c, r);
+	return !is_target && (!r->object || r->object_order > w->order) &&
 	       (!r->next || r->next_order > w->order) &&
-	       (!deleting(r) || r->delete_order > w->order);
+	       (!deleting(r) || r->delete_order > w->order) &&
+	       (!(r->attributes_todo | r->attributes_busy) || r->attributes_order > w->order);
 }
 
 static void
-answer_waiters(KvcStoreRecord *r)
+answer_waiters(KvcStoreController *c, KvcStoreRecord *r)
 {
 	KvcFlushWaiter **link = &r->waiters;
 	while (*link) {
 		KvcFlushWaiter *w = *link;
-		if (!is_answered(r, w)) {
+		if (!is_answered(c, r, w)) {
 			link = &w->next;
 			continue;
 		}
 		*link = w->next;
-		w->done(w->user, r->error);
+		w->done(w->user, w->is_await ? 0 : r->error);
 		g_free(w);
 	}
 }
@@ -464,11 +514,52 @@ kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r)
 		return;
 	advance_deletes(c, r);
 	advance_stores(c, r);
-	answer_waiters(r);
-	if (!r->object && !r->next && !deleting(r)) {
+	kvc_store_logged_hurry(c, r);
+	if (r->before) {
+		kvc_store_rename_kick(c, r->before);
+		return;
+	}
+	kvc_store_rename_settle(c, r);
+	kvc_store_attributes_advance(c, r);
+	answer_waiters(c, r);
+	if (!r->next && kvc_store_record_is_over(r) && !r->attributes_todo) {
 		g_hash_table_remove(c->records, r->key);
 		kvc_store_record_free(c, r, 0);
 	}
+}
+
+/* ---- For renames --------------------------------------------------------------------------- */
+
+KvcStoreRecord *
+kvc_store_record_seal(KvcStoreController *c, KvcObjectKey *key, KvcStoreRename *m)
+{
+	KvcStoreRecord *r = g_hash_table_lookup(c->records, key);
+	if (!r)
+		return NULL;
+	g_hash_table_remove(c->records, key);
+	leave_queue(r);
+	cancel_store(c, r);
+	if (r->next)
+		kvc_l1_object_unref(g_steal_pointer(&r->next));
+	r->before = m;
+	return r;
+}
+
+bool
+kvc_store_record_is_over(const KvcStoreRecord *r)
+{
+	return !r->object && !blocked_by_deletion(r) && !r->attributes_busy && !r->after;
+}
+
+void
+kvc_store_record_store_again(KvcStoreController *c, KvcStoreRecord *r, KvcL1Object *object)
+{
+	g_assert(!r->object && !r->next);
+	r->object = object;
+	r->object_order = ++c->last_order;
+	r->stored = r->failed = 0;
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		r->targets[a].store_tries = 0;
 }
 
 void
@@ -476,8 +567,9 @@ kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_erro
 {
 	g_assert(!r->busy);
 	leave_queue(r);
+	kvc_store_logged_forget(c, r, UINT32_MAX);
 	for (size_t a = 0; a < c->context->n_adapters; a++)
-		disarm(c, &r->targets[a]);
+		kvc_store_disarm(c, &r->targets[a]);
 	uint32_t unfinished = deleting(r);
 	while (unfinished) {
 		size_t a = take_bit(&unfinished);
@@ -494,6 +586,7 @@ kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_erro
 		kvc_l1_object_unref(r->next);
 	if (r->object)
 		kvc_l1_object_unref(r->object);
+	g_slist_free(r->deferred);
 	kvc_object_key_unref(r->key);
 	g_free(r);
 }

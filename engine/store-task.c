@@ -79,6 +79,10 @@ add_to_batch(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 	task->records[task->n] = r;
 	task->keys[task->n] = r->key;
 	task->objects[task->n] = r->memory;
+	/* Of this moment: a later change waits for the end of the store. */
+	if (kvc_key_index_get_attributes(c->context->index, r->key, &task->attributes[task->n]) ==
+	    0)
+		task->objects[task->n].attributes = &task->attributes[task->n];
 	task->bytes += r->memory.bytes;
 	task->n++;
 	r->busy |= 1u << adapter;
@@ -138,7 +142,7 @@ kvc_store_process_ready(KvcStoreController *c)
 {
 	KvcStoreRecord *r;
 	while ((r = g_queue_peek_head(&c->ready))) {
-		uint32_t targets = r->todo & ~(r->delete_todo | r->delete_busy | r->delete_waiting);
+		uint32_t targets = r->todo & ~kvc_store_record_blocked(r);
 		uint64_t bytes = charge(r) * (uint64_t)__builtin_popcount(targets);
 		if (c->bytes_in_flight > 0 &&
 		    c->bytes_in_flight + bytes > KVC_STORE_BYTES_IN_FLIGHT)
@@ -167,7 +171,8 @@ finish_target(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int64_t 
 	if (result >= 0) {
 		r->stored |= bit;
 		kvc_stats_add(context->stats, stores_completed, 1);
-		kvc_key_index_add(context->index, r->key, bit, object->bytes, object->mtime_ns);
+		kvc_store_rename_overwritten(c, r, adapter);
+		kvc_store_record_note_stored(c, r, adapter);
 	} else {
 		kvc_store_record_fail(c, r, adapter, (int)result);
 	}
@@ -187,8 +192,10 @@ complete_task(KvcStoreController *c, KvcStoreTask *task, int64_t result)
 	c->n_tasks--;
 	for (size_t i = 0; i < task->n; i++)
 		finish_target(c, task->records[i], task->adapter, result);
-	for (size_t i = 0; i < task->n; i++)
+	for (size_t i = 0; i < task->n; i++) {
+		kvc_object_attributes_clear(&task->attributes[i]);
 		kvc_store_record_advance(c, task->records[i]);
+	}
 	g_free(task);
 }
 

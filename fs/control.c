@@ -3,12 +3,15 @@
 /* The files of .kvcache: texts made when they are opened, and paths written to be acted on. */
 
 #include "config.h"
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 #define EVICT_WAIT_NS INT64_C(1000000000)
 #define EVICT_RETRY_NS INT64_C(20000000)
@@ -28,6 +31,35 @@ append_line(void *user, const char *name, const char *value)
 	g_string_append_printf(user, "%s %s\n", name, value);
 }
 
+static void G_GNUC_PRINTF(3, 4)
+	append_format(GString *text, const char *name, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	g_string_append_printf(text, "%s ", name);
+	g_string_append_vprintf(text, format, args);
+	g_string_append_c(text, '\n');
+	va_end(args);
+}
+
+/* Of the mount, not of the engine. */
+static void
+append_mount_status(GString *text, Kvcfs *fs)
+{
+	int64_t now = kvcfs_now_ns(), oldest;
+	unsigned waiting = kvcfs_pendings_count(fs->pendings, &oldest);
+	append_line(text, "version", KVC_VERSION);
+	append_format(text, "pid", "%d", (int)getpid());
+	append_format(text, "uptime_seconds", "%" PRId64, (now - fs->start_ns) / 1000000000);
+	append_line(text, "mount_point", fs->config.mount_point);
+	append_line(text, "io_mode", fs->is_passthrough ? "passthrough" : "direct");
+	append_line(text, "draining",
+		    __atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED) ? "yes" : "no");
+	append_format(text, "requests_waiting", "%u", waiting);
+	append_format(text, "oldest_request_seconds", "%.3f",
+		      waiting > 0 ? (double)(now - oldest) / 1e9 : 0.0);
+}
+
 static GString *
 status_text(Kvcfs *fs)
 {
@@ -36,11 +68,14 @@ status_text(Kvcfs *fs)
 	kvc_storage_manager_report_status(fs->sm, append_line, engine);
 	/* Health comes first, then how the mount does its I/O. */
 	char *rest = strchr(engine->str, '\n');
-	g_string_append_len(text, engine->str, rest + 1 - engine->str);
-	append_line(text, "version", KVC_VERSION);
-	append_line(text, "io_mode", fs->is_passthrough ? "passthrough" : "direct");
-	append_line(text, "draining",
-		    __atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED) ? "yes" : "no");
+	KvcRecordLogStatus log;
+	kvcfs_dir_log_get_status(fs->dir_log, &log);
+	if (log.error && g_str_has_prefix(engine->str, "health ok\n"))
+		append_line(text, "health", "degraded");
+	else
+		g_string_append_len(text, engine->str, rest + 1 - engine->str);
+	append_mount_status(text, fs);
+	append_line(text, "directory_log", log.error ? g_strerror(-log.error) : "ok");
 	g_string_append(text, rest + 1);
 	g_string_free(engine, TRUE);
 	return text;
@@ -55,6 +90,12 @@ stats_text(Kvcfs *fs)
 		g_string_append_printf(text, "mount_%s %" PRIu64 "\n", kvcfs_stat_names[i],
 				       __atomic_load_n(&fs->stats[i], __ATOMIC_RELAXED));
 	return text;
+}
+
+static GString *
+config_text(Kvcfs *fs)
+{
+	return g_string_new(fs->config.options_text);
 }
 
 /* ---- evict --------------------------------------------------------------------------------- */
@@ -165,23 +206,24 @@ act_flush(fuse_req_t req, Kvcfs *fs, GPtrArray *keys, size_t size)
 {
 	Flush *flush = g_new0(Flush, 1);
 	flush->size = size;
-	flush->refs = (int)keys->len + 2;
-	flush->left = (int)keys->len + 1;
+	flush->refs = (int)keys->len + 4;
+	flush->left = (int)keys->len + 3;
 	flush->pending =
 		kvcfs_pending_new(fs->pendings, req, kvcfs_now_ns() + fs->config.load_timeout_ns,
 				  answer_flush, flush);
 	for (guint i = 0; i < keys->len; i++)
 		kvc_storage_manager_flush(fs->sm, keys->pdata[i], flush_one_done, flush);
+	kvc_storage_manager_sync_deletions(fs->sm, flush_one_done, flush);
+	kvcfs_dir_log_sync(fs->dir_log, flush_one_done, flush);
 	flush_one_done(flush, 0);
 }
 
 /* ---- The table ----------------------------------------------------------------------------- */
 
 static const Control controls[] = {
-	{"status", 0444, status_text, NULL},
-	{"stats", 0444, stats_text, NULL},
-	{"evict", 0600, NULL, act_evict},
-	{"flush", 0600, NULL, act_flush},
+	{"status", 0444, status_text, NULL}, {"stats", 0444, stats_text, NULL},
+	{"config", 0444, config_text, NULL}, {"evict", 0600, NULL, act_evict},
+	{"flush", 0600, NULL, act_flush},    {"prefetch", 0600, NULL, kvcfs_control_act_prefetch},
 };
 
 int
@@ -200,6 +242,12 @@ mode_t
 kvcfs_control_mode(int control)
 {
 	return controls[control].mode;
+}
+
+bool
+kvcfs_is_control_root(const KvcfsInode *dir, const char *name)
+{
+	return dir == dir->fs->root && strcmp(name, KVCFS_CONTROL_DIR) == 0;
 }
 
 KvcfsInode *
@@ -236,13 +284,13 @@ kvcfs_control_open(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 /* ---- Paths that are written ---------------------------------------------------------------- */
 
 static void
-add_rank_keys(Kvcfs *fs, KvcfsInode *rank, GPtrArray *keys)
+add_listed_keys(Kvcfs *fs, KvcfsInode *dir, GPtrArray *keys)
 {
 	KvcListEntry entries[64];
 	uint64_t after = 0;
 	size_t n;
 	do {
-		n = kvc_storage_manager_list(fs->sm, rank->scope, UINT32_MAX, after, entries,
+		n = kvc_storage_manager_list(fs->sm, dir->scope, UINT32_MAX, after, entries,
 					     G_N_ELEMENTS(entries));
 		for (size_t i = 0; i < n; i++) {
 			after = entries[i].info.sequence;
@@ -268,10 +316,10 @@ add_dir_keys(KvcfsInode *dir, GPtrArray *keys)
 		add_prefix_keys(dir, keys);
 		return;
 	}
-	g_autoptr(GPtrArray) ranks = kvcfs_tree_ranks_below(dir);
-	for (guint i = 0; i < ranks->len; i++) {
-		add_rank_keys(dir->fs, ranks->pdata[i], keys);
-		kvcfs_inode_unref(ranks->pdata[i], 1);
+	g_autoptr(GPtrArray) dirs = kvcfs_tree_dirs_below(dir);
+	for (guint i = 0; i < dirs->len; i++) {
+		add_listed_keys(dir->fs, dirs->pdata[i], keys);
+		kvcfs_inode_unref(dirs->pdata[i], 1);
 	}
 }
 
@@ -291,14 +339,19 @@ keep_replicated(Kvcfs *fs, GPtrArray *keys, guint first)
 }
 
 static int
-add_object_key(Kvcfs *fs, KvcfsInode *dir, const char *name, GPtrArray *keys)
+add_object_key(Kvcfs *fs, const char *const *names, size_t n, GPtrArray *keys)
 {
-	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
-	if (!kvcfs_object_exists(fs, key) ||
-	    (dir->kind == KVCFS_PREFIX && !kvcfs_prefix_has(dir, key)))
+	KvcfsInode *dir = n > 0 ? kvcfs_tree_resolve(fs, names, n - 1) : NULL;
+	if (!dir)
 		return -ENOENT;
-	g_ptr_array_add(keys, g_steal_pointer(&key));
-	return 0;
+	g_autoptr(KvcObjectKey) key =
+		dir->scope ? kvcfs_name_to_key(dir->scope, names[n - 1]) : NULL;
+	bool found = key && kvcfs_object_exists(fs, key) &&
+		     (dir->kind != KVCFS_PREFIX || kvcfs_prefix_has(dir, key));
+	if (found)
+		g_ptr_array_add(keys, g_steal_pointer(&key));
+	kvcfs_inode_unref(dir, 1);
+	return found ? 0 : -ENOENT;
 }
 
 /* Splits a path below the root; NULL: '.' or '..' in it. */
@@ -326,25 +379,16 @@ add_path_keys(Kvcfs *fs, const char *path, GPtrArray *keys, bool is_evict)
 	g_autoptr(GPtrArray) components = split_path(parts);
 	if (!components)
 		return -EINVAL;
-	guint n = components->len;
 	const char *const *names = (const char *const *)components->pdata;
-	const char *last = n > 0 ? names[n - 1] : "";
-	bool is_object = kvcfs_name_classify(last) == KVCFS_NAME_HASH;
-	KvcfsInode *dir = kvcfs_tree_resolve(fs, names, is_object ? n - 1 : n);
-	int rc = 0;
-	guint first = keys->len;
+	KvcfsInode *dir = kvcfs_tree_resolve(fs, names, components->len);
 	if (!dir)
-		return -ENOENT;
-	if (is_object && !dir->scope)
-		rc = -ENOENT;
-	else if (is_object)
-		rc = add_object_key(fs, dir, last, keys);
-	else
-		add_dir_keys(dir, keys);
-	if (is_evict && !is_object)
+		return add_object_key(fs, names, components->len, keys);
+	guint first = keys->len;
+	add_dir_keys(dir, keys);
+	if (is_evict)
 		keep_replicated(fs, keys, first);
 	kvcfs_inode_unref(dir, 1);
-	return rc;
+	return 0;
 }
 
 void

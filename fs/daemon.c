@@ -23,6 +23,8 @@
 #include <unistd.h>
 
 #include "fs/mount.h"
+#include "fs/path-codec.h"
+#include "fs/sd-notify.h"
 
 #define SECOND_NS 1000000000LL
 #define SLICE_NS (SECOND_NS / 20)
@@ -160,21 +162,54 @@ check_outside(const char *what, const char *path, const char *mountpoint, GError
 	return false;
 }
 
+/* Else each store would fail, and nobody might look. What is not there yet, the adapter makes. */
+static bool
+check_writable(const KvcfsOptions *options, const char *name, const char *path, GError **error)
+{
+	if (options->is_read_only || access(path, W_OK) == 0 || errno == ENOENT)
+		return true;
+	int code = errno;
+	g_set_error(error, KVC_OPTIONS_ERROR, code,
+		    "--l2-adapter: %s \"%s\": %s (-o ro mounts it to be read only)", name, path,
+		    g_strerror(code));
+	return false;
+}
+
 /* The daemon must not wait for itself: L2 may not be below the mount, nor the mount below L2. */
 static bool
 check_l2_path(
 	void *user, const char *specification, const char *name, const char *path, GError **error)
 {
-	const char *mountpoint = user;
+	const Daemon *d = user;
+	const char *mountpoint = d->mountpoint;
 	if (!check_outside(name, path, mountpoint, error)) {
 		g_prefix_error(error, "--l2-adapter: ");
 		return false;
 	}
 	g_autofree char *real = real_path(path);
 	if (!is_inside(mountpoint, real))
-		return true;
+		return check_writable(d->options, name, path, error);
 	g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
 		    "--l2-adapter: the mount point %s is inside %s \"%s\"", mountpoint, name, path);
+	return false;
+}
+
+/* fusermount3 would refuse it at the end of the start, when L2 has been opened. */
+static bool
+check_allow_other(const KvcfsOptions *options, GError **error)
+{
+	g_autofree char *text = NULL;
+	if (!options->has_allow_other || geteuid() == 0)
+		return true;
+	if (g_file_get_contents("/etc/fuse.conf", &text, NULL, NULL)) {
+		g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
+		for (char **line = lines; *line != NULL; line++)
+			if (strcmp(g_strstrip(*line), "user_allow_other") == 0)
+				return true;
+	}
+	g_set_error(error, KVC_OPTIONS_ERROR, EPERM,
+		    "mount options: allow_other is for root, unless /etc/fuse.conf has the line "
+		    "user_allow_other");
 	return false;
 }
 
@@ -184,6 +219,8 @@ claim_place(Daemon *d, GError **error)
 {
 	g_autofree char *path = g_strdup(d->options->state_dir);
 
+	if (!check_allow_other(d->options, error))
+		return false;
 	d->mountpoint = kvcfs_mount_resolve(d->options->mountpoint, error);
 	if (d->mountpoint == NULL)
 		return false;
@@ -193,7 +230,7 @@ claim_place(Daemon *d, GError **error)
 		return false;
 	d->state = kvcfs_state_dir_open(path, error);
 	return d->state != NULL && kvcfs_mount_prepare(d->mountpoint, d->state, error) &&
-	       kvcfs_options_foreach_path(d->options, check_l2_path, d->mountpoint, error);
+	       kvcfs_options_foreach_path(d->options, check_l2_path, d, error);
 }
 
 static void
@@ -219,7 +256,14 @@ start(Daemon *d, GError **error)
 		g_warning("cannot change to /: %s", g_strerror(errno));
 	kvcfs_options_fill_engine(d->options, &engine);
 	kvcfs_options_fill_fs(d->options, &config);
+	g_autofree char *deletions = kvcfs_state_dir_get_file(d->state, "deletions");
+	g_autofree char *directories = kvcfs_state_dir_get_file(d->state, "directories");
+	engine.deletion_log = deletions;
+	config.directory_log = directories;
+	g_autofree char *text = kvcfs_options_format(d->options, kvcfs_state_dir_path(d->state));
 	config.mount_point = d->mountpoint;
+	config.options_text = text;
+	kvcfs_names_set_temporary((const char *const *)d->options->temp_names->pdata);
 	d->fs = kvcfs_new(&config, &engine, error);
 	if (d->fs == NULL)
 		return false;
@@ -253,6 +297,7 @@ begin_stop(Daemon *d)
 	d->is_stopping = true;
 	d->deadline_ns = now_ns() + d->options->drain_timeout_ns;
 	write_record(d, true);
+	kvcfs_sd_notify("STOPPING=1\nSTATUS=storing what is not stored yet");
 	if (pthread_create(&thread, NULL, watchdog_main, GUINT_TO_POINTER(seconds)) == 0)
 		pthread_detach(thread);
 }
@@ -330,6 +375,7 @@ supervisor_main(void *user)
 	if (caught == 0) {
 		d->is_ready = true;
 		d->ready(d->user);
+		kvcfs_sd_notify("READY=1\nSTATUS=mounted");
 		caught = next_signal(d, -1);
 	}
 	if (caught != SIGUSR1)

@@ -13,7 +13,12 @@
 
 /* The loads of a prefix directory begin at the first open of an entry, or after this. */
 #define START_LOADS_NS (50 * INT64_C(1000000))
-/* Offsets of temporary names; those of keys are their sequences, far below. */
+/*
+ * Offsets of prefix directories, of other directories and of temporary names; those of objects are
+ * their sequences, far below.
+ */
+#define PREFIX_OFFSET (INT64_C(1) << 60)
+#define CHILD_OFFSET (INT64_C(1) << 61)
 #define TEMP_OFFSET (INT64_C(1) << 62)
 #define PAGE 64
 
@@ -215,26 +220,28 @@ add_entry(Listing *listing, const char *name, uint64_t ino, mode_t mode, off_t n
 static bool
 add_dots(Listing *listing, const KvcfsInode *dir, off_t off)
 {
+	pthread_mutex_lock(&dir->fs->names);
 	uint64_t above = dir->parent ? dir->parent->ino : dir->ino;
+	pthread_mutex_unlock(&dir->fs->names);
 	if (off < 1 && !add_entry(listing, ".", dir->ino, S_IFDIR, 1))
 		return false;
 	return off >= 2 || add_entry(listing, "..", above, S_IFDIR, 2);
 }
 
-static void
+/* true: all fit. */
+static bool
 list_children(Listing *listing, const KvcfsHandle *handle, off_t off)
 {
-	guint first = off > 2 ? (guint)off - 2 : 0;
 	const KvcfsInode *dir = handle->inode;
-	for (guint i = first; i < handle->children->len; i++) {
+	for (off_t i = MAX(off - CHILD_OFFSET, 0); i < (off_t)handle->children->len; i++) {
 		const KvcfsInode *child = handle->children->pdata[i];
-		if (!add_entry(listing, child->name, child->ino, child->mode, (off_t)i + 3))
-			return;
+		if (!add_entry(listing, child->name, child->ino, child->mode, CHILD_OFFSET + i + 1))
+			return false;
 	}
 	/* The root's own, which is in no table. */
-	off_t end = (off_t)handle->children->len + 3;
-	if (dir == dir->fs->root && off < end)
-		add_entry(listing, KVCFS_CONTROL_DIR, dir->fs->control_root->ino, S_IFDIR, end);
+	off_t end = CHILD_OFFSET + (off_t)handle->children->len + 1;
+	return dir != dir->fs->root || off >= end ||
+	       add_entry(listing, KVCFS_CONTROL_DIR, dir->fs->control_root->ino, S_IFDIR, end);
 }
 
 static int
@@ -270,37 +277,42 @@ list_temps(Listing *listing, KvcfsInode *dir, off_t off)
 
 /* What others left in L2 may be empty, or have a name that means something else here. */
 static bool
-is_listed(const KvcObjectKey *key, const char *name, uint64_t bytes)
+is_listed(KvcfsInode *dir, const KvcObjectKey *key, const char *name, uint64_t bytes)
 {
+	KvcfsNameClass class = kvcfs_name_classify(dir->scope, name);
 	if (key->space == KVC_SPACE_PREFIX)
-		return kvcfs_name_classify(name) == KVCFS_NAME_OTHER;
+		return class == KVCFS_NAME_OTHER;
+	if (key->space == KVC_SPACE_PLAIN)
+		return class == KVCFS_NAME_PLAIN && !kvcfs_tree_has_child(dir, name);
 	return bytes > 0;
 }
 
-/* true: all keys fit. */
 static bool
-list_keys(Listing *listing, KvcfsInode *rank, off_t off)
+list_key(Listing *listing, KvcfsInode *dir, const KvcListEntry *entry, off_t base)
 {
-	unsigned spaces = 1u << KVC_SPACE_CHUNK | 1u << KVC_SPACE_PREFIX;
-	uint64_t after = (uint64_t)off; /* sequences begin above those of "." and ".." */
+	const KvcObjectKey *key = entry->key;
+	g_autofree char *name = kvcfs_key_to_name(key);
+	mode_t type = key->space == KVC_SPACE_PREFIX ? S_IFDIR : S_IFREG;
+	return !is_listed(dir, key, name, entry->info.bytes) ||
+	       add_entry(listing, name, kvcfs_key_ino(key), type,
+			 base + (off_t)entry->info.sequence);
+}
+
+/* The keys of SPACES (bits), whose offsets begin at BASE. true: all fit. */
+static bool
+list_keys(Listing *listing, KvcfsInode *dir, unsigned spaces, off_t base, off_t off)
+{
+	/* Sequences begin above those of "." and "..". */
+	uint64_t after = (uint64_t)MAX(off - base, 0);
 	bool fits = true;
 	size_t n;
 	do {
 		KvcListEntry entries[PAGE];
-		n = kvc_storage_manager_list(rank->fs->sm, rank->scope, spaces, after, entries,
-					     PAGE);
+		n = kvc_storage_manager_list(dir->fs->sm, dir->scope, spaces, after, entries, PAGE);
 		for (size_t i = 0; i < n; i++) {
-			KvcObjectKey *key = entries[i].key;
-			bool is_prefix = key->space == KVC_SPACE_PREFIX;
-			g_autofree char *name = is_prefix ? g_strndup((const char *)key->chunk_hash,
-								      key->chunk_hash_len)
-							  : kvc_object_key_hash_hex(key);
 			after = entries[i].info.sequence;
-			if (is_listed(key, name, entries[i].info.bytes))
-				fits = fits &&
-				       add_entry(listing, name, key->hash,
-						 is_prefix ? S_IFDIR : S_IFREG, (off_t)after);
-			kvc_object_key_unref(key);
+			fits = fits && list_key(listing, dir, &entries[i], base);
+			kvc_object_key_unref(entries[i].key);
 		}
 	} while (fits && n == PAGE);
 	return fits;
@@ -314,10 +326,11 @@ list_prefix(Listing *listing, const KvcfsHandle *handle, off_t off)
 	for (; off < TEMP_OFFSET && i < handle->n_found; i++) {
 		KvcObjectKey *key = handle->keys->pdata[i];
 		g_autofree char *name = kvc_object_key_hash_hex(key);
-		if (!add_entry(listing, name, key->hash, S_IFREG, (off_t)i + 3))
+		if (!add_entry(listing, name, kvcfs_key_ino(key), S_IFREG, (off_t)i + 3))
 			return;
 	}
 	off_t end = (off_t)handle->n_found + 3;
+	kvcfs_prefix_was_listed(prefix, fuse_req_ctx(listing->req)->pid);
 	if (off < end && kvcfs_prefix_shows_keys_file(prefix)) {
 		KvcfsInode *keys = kvcfs_prefix_keys_inode(prefix);
 		bool fits = add_entry(listing, KVCFS_KEYS_FILE, keys->ino, S_IFREG, end);
@@ -328,6 +341,27 @@ list_prefix(Listing *listing, const KvcfsHandle *handle, off_t off)
 	list_temps(listing, prefix, off);
 }
 
+/*
+ * Objects, prefix directories, other directories, temporary files. Objects come first, here and by
+ * inode number: tar and cp then meet an object before the prefixes that list it, and ask for links
+ * there.
+ */
+static void
+list_directory(Listing *listing, const KvcfsHandle *handle, off_t off)
+{
+	KvcfsInode *dir = handle->inode;
+	const unsigned prefixes = 1u << KVC_SPACE_PREFIX;
+	if (dir->scope && off < PREFIX_OFFSET && !list_keys(listing, dir, ~prefixes, 0, off))
+		return;
+	if (dir->scope && off < CHILD_OFFSET &&
+	    !list_keys(listing, dir, prefixes, PREFIX_OFFSET, off))
+		return;
+	if (handle->children && off < TEMP_OFFSET && !list_children(listing, handle, off))
+		return;
+	if (dir->scope)
+		list_temps(listing, dir, off);
+}
+
 void
 kvcfs_op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
@@ -336,12 +370,10 @@ kvcfs_op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct 
 	g_autofree char *data = g_malloc(size);
 	Listing listing = {req, data, size, 0};
 	if (add_dots(&listing, dir, off)) {
-		if (handle->children)
-			list_children(&listing, handle, off);
-		else if (dir->kind == KVCFS_PREFIX)
+		if (dir->kind == KVCFS_PREFIX)
 			list_prefix(&listing, handle, off);
-		else if (off >= TEMP_OFFSET || list_keys(&listing, dir, off))
-			list_temps(&listing, dir, off);
+		else
+			list_directory(&listing, handle, off);
 	}
 	fuse_reply_buf(req, listing.data, listing.used);
 }

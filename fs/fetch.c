@@ -78,3 +78,83 @@ kvcfs_fetch_start(Kvcfs *fs,
 		on_event(fetch, handle);
 	kvcfs_fetch_drop(fetch);
 }
+
+/* ---- One object that is to be loaded for an OPEN --------------------------------------------- */
+
+static void
+load_object(Kvcfs *fs,
+	    fuse_req_t req,
+	    KvcObjectKey *key,
+	    int64_t deadline_ns,
+	    bool (*answer)(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user),
+	    void *user)
+{
+	KvcPrefetchParams params = {
+		.keys = &key,
+		.n_keys = 1,
+		.flags = KVC_PREFETCH_URGENT,
+		.timeout_ns = MAX(deadline_ns - kvcfs_now_ns(), 1),
+	};
+	kvcfs_fetch_start(fs, req, &params, false, deadline_ns, answer, user);
+}
+
+/* Waits until L2 has followed a rename of KEY, then loads it. */
+typedef struct Await {
+	Kvcfs *fs;
+	KvcObjectKey *key; /* owned */
+	KvcfsPending *pending;
+	int refs; /* Atomic: the answer and the engine */
+	int64_t deadline_ns;
+	bool (*answer)(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user);
+	void *user;
+} Await;
+
+static void
+unref_await(Await *await)
+{
+	if (__atomic_fetch_sub(&await->refs, 1, __ATOMIC_ACQ_REL) != 1)
+		return;
+	kvc_object_key_unref(await->key);
+	g_free(await);
+}
+
+static void
+answer_await(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Await *await = user;
+	if (why == KVCFS_WAKE_DONE)
+		load_object(await->fs, req, await->key, await->deadline_ns, await->answer,
+			    await->user);
+	else
+		await->answer(req, why, NULL, await->user);
+	unref_await(await);
+}
+
+static void
+on_renamed(void *user, int error)
+{
+	Await *await = user;
+	kvcfs_pending_wake(await->pending);
+	unref_await(await);
+}
+
+void
+kvcfs_fetch_object(Kvcfs *fs,
+		   fuse_req_t req,
+		   KvcObjectKey *key,
+		   bool (*answer)(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user),
+		   void *user)
+{
+	int64_t deadline = kvcfs_now_ns() + fs->config.load_timeout_ns;
+	KvcObjectInfo info;
+	kvcfs_count(fs, opens_waited);
+	if (kvc_storage_manager_stat(fs->sm, key, &info) < 0 || !info.renaming) {
+		load_object(fs, req, key, deadline, answer, user);
+		return;
+	}
+	Await *await = g_new0(Await, 1);
+	*await = (Await){fs, kvc_object_key_ref(key), NULL, 2, deadline, answer, user};
+	g_autoptr(KvcObjectKey) held = kvc_object_key_ref(key);
+	await->pending = kvcfs_pending_new(fs->pendings, req, deadline, answer_await, await);
+	kvc_storage_manager_await_rename(fs->sm, held, on_renamed, await);
+}

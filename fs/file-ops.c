@@ -21,10 +21,7 @@ reply_attr(fuse_req_t req, KvcfsInode *inode)
 		fuse_reply_err(req, -rc);
 		return;
 	}
-	pthread_mutex_lock(&inode->fs->names);
-	bool changes = inode->kind == KVCFS_KEYS || inode->staging || inode->is_unlinked;
-	pthread_mutex_unlock(&inode->fs->names);
-	fuse_reply_attr(req, &st, changes ? 0 : KVCFS_ATTR_TIMEOUT);
+	fuse_reply_attr(req, &st, kvcfs_inode_is_lasting(inode) ? KVCFS_ATTR_TIMEOUT : 0);
 }
 
 void
@@ -33,12 +30,52 @@ kvcfs_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	reply_attr(req, kvcfs_inode_of(kvcfs_of(req), ino));
 }
 
+static bool
+is_staging(KvcfsInode *inode)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	bool is_staging = inode->staging != NULL;
+	pthread_mutex_unlock(&inode->fs->names);
+	return is_staging;
+}
+
+/* The thread's next LOOKUPs find a private inode that it may write: -ESTALE, or why it may not. */
 static int
-set_size(KvcfsInode *inode, off_t bytes)
+redirect_writer(fuse_req_t req, KvcfsInode *inode, bool truncate)
+{
+	Kvcfs *fs = inode->fs;
+	KvcfsInode *private;
+	if (__atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED))
+		return -EROFS;
+	if (inode->is_unlinked)
+		return -ENOENT;
+	int rc = kvcfs_overwrite_begin(inode, truncate, &private);
+	if (rc < 0)
+		return rc;
+	kvcfs_redirect_object(fs, fuse_req_ctx(req)->pid, inode->key, private);
+	return -ESTALE;
+}
+
+/* truncate(2) of a committed object: as an open for writing. */
+static int
+truncate_object(fuse_req_t req, KvcfsInode *inode, uint64_t bytes)
+{
+	KvcObjectInfo info;
+	if (!inode->key || kvc_storage_manager_stat(inode->fs->sm, inode->key, &info) < 0)
+		return -ENOENT;
+	if (bytes == info.bytes)
+		return 0;
+	return inode->key->space == KVC_SPACE_PLAIN ? redirect_writer(req, inode, bytes == 0)
+						    : -EROFS;
+}
+
+static int
+set_size(fuse_req_t req, KvcfsInode *inode, off_t bytes)
 {
 	switch (inode->kind) {
 	case KVCFS_OBJECT:
-		return kvcfs_staging_set_size(inode, (uint64_t)bytes);
+		return is_staging(inode) ? kvcfs_staging_set_size(inode, (uint64_t)bytes)
+					 : truncate_object(req, inode, (uint64_t)bytes);
 	case KVCFS_KEYS:
 		if (bytes != 0)
 			return -EINVAL;
@@ -51,27 +88,37 @@ set_size(KvcfsInode *inode, off_t bytes)
 	}
 }
 
-static int64_t
-time_to_set(const struct timespec *ts, bool is_now)
-{
-	return is_now ? kvcfs_wall_ns() : ts->tv_sec * INT64_C(1000000000) + ts->tv_nsec;
-}
+typedef struct Truncate {
+	KvcfsInode *inode; /* owned reference */
+	struct stat attr;
+	int to_set;
+} Truncate;
 
 static void
-set_others(KvcfsInode *inode, const struct stat *attr, int to_set)
+after_truncate_load(fuse_req_t req, int error, void *user)
 {
-	pthread_mutex_lock(&inode->fs->names);
-	if (to_set & FUSE_SET_ATTR_MODE)
-		inode->mode = (inode->mode & S_IFMT) | (attr->st_mode & 07777);
-	if (to_set & FUSE_SET_ATTR_UID)
-		inode->uid = attr->st_uid;
-	if (to_set & FUSE_SET_ATTR_GID)
-		inode->gid = attr->st_gid;
-	if (to_set & (FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW))
-		inode->mtime_ns = time_to_set(&attr->st_mtim, to_set & FUSE_SET_ATTR_MTIME_NOW);
-	if (to_set & (FUSE_SET_ATTR_ATIME | FUSE_SET_ATTR_ATIME_NOW))
-		inode->atime_ns = time_to_set(&attr->st_atim, to_set & FUSE_SET_ATTR_ATIME_NOW);
-	pthread_mutex_unlock(&inode->fs->names);
+	Truncate *truncate = user;
+	KvcfsInode *inode = truncate->inode;
+	int rc = error;
+	if (rc == 0)
+		rc = kvcfs_overwrite_truncate(inode, (uint64_t)truncate->attr.st_size);
+	if (rc < 0) {
+		fuse_reply_err(req, -rc);
+	} else {
+		kvcfs_attr_set(inode, &truncate->attr, truncate->to_set);
+		reply_attr(req, inode);
+	}
+	kvcfs_inode_unref(inode, 1);
+	g_free(truncate);
+}
+
+/* The second half of truncate(2), on the private inode. */
+static void
+truncate_private(fuse_req_t req, KvcfsInode *inode, const struct stat *attr, int to_set)
+{
+	Truncate *truncate = g_new(Truncate, 1);
+	*truncate = (Truncate){kvcfs_inode_ref(inode), *attr, to_set};
+	kvcfs_overwrite_load(req, inode, after_truncate_load, truncate);
 }
 
 void
@@ -79,34 +126,72 @@ kvcfs_op_setattr(
 	fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi)
 {
 	KvcfsInode *inode = kvcfs_inode_of(kvcfs_of(req), ino);
-	int rc = to_set & FUSE_SET_ATTR_SIZE ? set_size(inode, attr->st_size) : 0;
+	if ((to_set & FUSE_SET_ATTR_SIZE) && inode->kind == KVCFS_OBJECT &&
+	    kvcfs_redirect_take(inode, fuse_req_ctx(req)->pid)) {
+		truncate_private(req, inode, attr, to_set);
+		return;
+	}
+	int rc = to_set & FUSE_SET_ATTR_SIZE ? set_size(req, inode, attr->st_size) : 0;
 	if (rc < 0) {
 		fuse_reply_err(req, -rc);
 		return;
 	}
-	set_others(inode, attr, to_set);
+	kvcfs_attr_set(inode, attr, to_set);
 	reply_attr(req, inode);
 }
 
 /* ---- OPEN of an object --------------------------------------------------------------------- */
 
-/* Answers OPEN with HANDLE (owned), passed through to FD where that is in effect. */
-static void
-reply_open(fuse_req_t req, KvcfsHandle *handle, int fd, struct fuse_file_info *fi)
+/* Answers OPEN with HANDLE (owned), passed through to FD where that is in effect. false: -ESTALE.
+ */
+static bool
+reply_open(fuse_req_t req, KvcfsHandle *handle, int fd, bool is_direct, struct fuse_file_info *fi)
 {
-	int id = kvcfs_io_open(handle->inode, fd);
+	int id = kvcfs_io_open(handle->inode, fd, handle->object, is_direct);
+	if (id == -ESTALE)
+		return false;
 	handle->is_counted = id >= 0;
 	fi->fh = (uintptr_t)handle;
 	fi->direct_io = id == 0;
 	fi->keep_cache = 0;
-	if (id == -ESTALE) /* the kernel then looks the name up again */
-		kvcfs_object_inode_renounce(handle->inode);
 	if (id < 0) {
 		fuse_reply_err(req, -id);
 		kvcfs_handle_release(handle);
 	} else if (kvcfs_reply_open(req, fi, id) != 0) {
 		kvcfs_handle_release(handle);
 	}
+	return true;
+}
+
+static void
+note_opened(KvcfsInode *inode, const KvcL1Object *object)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	inode->open_bytes = kvc_l1_object_get_bytes(object);
+	kvcfs_attr_note_open_locked(inode);
+	pthread_mutex_unlock(&inode->fs->names);
+}
+
+/*
+ * INODE was replaced, and others still have the version that it was. The kernel may look the name
+ * up once more; if it has done so, that version was the current one at some time during this open.
+ */
+static void
+open_replaced(fuse_req_t req, KvcfsHandle *handle, struct fuse_file_info *fi)
+{
+	Kvcfs *fs = handle->inode->fs;
+	kvcfs_object_inode_renounce(handle->inode);
+	bool may_retry = kvcfs_redirect_retry_once(fs, fuse_req_ctx(req)->pid, handle->inode->key);
+	KvcL1Object *old = may_retry ? NULL : kvcfs_io_lock_again(handle->inode);
+	if (old) {
+		kvc_storage_manager_finish_read(fs->sm, handle->object);
+		handle->object = old;
+		if (reply_open(req, handle, kvc_l1_object_get_fd(old), false, fi))
+			return;
+	}
+	kvcfs_count(fs, opens_stale);
+	fuse_reply_err(req, ESTALE);
+	kvcfs_handle_release(handle);
 }
 
 /* With the read lock OBJECT (owned). */
@@ -116,14 +201,19 @@ open_locked_object(fuse_req_t req,
 		   KvcL1Object *object,
 		   struct fuse_file_info *fi)
 {
+	Kvcfs *fs = inode->fs;
+	pid_t tid = fuse_req_ctx(req)->pid;
 	KvcfsHandle *handle = kvcfs_handle_new(KVCFS_HANDLE_READ, inode);
 	handle->object = object;
-	pthread_mutex_lock(&inode->fs->names);
-	inode->open_bytes = kvc_l1_object_get_bytes(object);
-	inode->atime_ns = kvcfs_wall_ns();
-	pthread_mutex_unlock(&inode->fs->names);
 	fi->noflush = 1;
-	reply_open(req, handle, kvc_l1_object_get_fd(object), fi);
+	kvc_storage_manager_reserve_read_again(fs->sm, object);
+	if (reply_open(req, handle, kvc_l1_object_get_fd(object), false, fi)) {
+		note_opened(inode, object);
+		kvcfs_redirect_forget_retry(fs, tid, inode->key);
+	} else {
+		open_replaced(req, handle, fi);
+	}
+	kvc_storage_manager_finish_read(fs->sm, object);
 }
 
 typedef struct OpenWait {
@@ -153,38 +243,92 @@ after_load(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 }
 
 static void
-open_by_load(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
+open_for_reading(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 {
 	Kvcfs *fs = inode->fs;
-	int64_t timeout = fs->config.load_timeout_ns;
-	OpenWait *wait = g_new(OpenWait, 1);
-	*wait = (OpenWait){kvcfs_inode_ref(inode), *fi};
-	KvcPrefetchParams params = {
-		.keys = &inode->key,
-		.n_keys = 1,
-		.flags = KVC_PREFETCH_URGENT,
-		.timeout_ns = timeout,
-	};
-	kvcfs_count(fs, opens_waited);
-	kvcfs_fetch_start(fs, req, &params, false, kvcfs_now_ns() + timeout, after_load, wait);
+	KvcL1Object *object;
+	KvcObjectKey *key = kvcfs_inode_get_key(inode);
+	kvcfs_count(fs, opens);
+	kvcfs_prefix_start_loads(fs, key);
+	while (kvc_storage_manager_reserve_read(fs->sm, key, &object) < 0) {
+		KvcObjectKey *tried = key;
+		key = kvcfs_inode_get_key(inode);
+		if (key != tried)
+			continue; /* renamed meanwhile */
+		OpenWait *wait = g_new(OpenWait, 1);
+		*wait = (OpenWait){kvcfs_inode_ref(inode), *fi};
+		kvcfs_fetch_object(fs, req, key, after_load, wait);
+		return;
+	}
+	open_locked_object(req, inode, object, fi);
+}
+
+/* Answered, INODE may be forgotten: hence the reference. */
+static void
+open_for_reading_ahead(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
+{
+	kvcfs_inode_ref(inode);
+	open_for_reading(req, inode, fi);
+	kvcfs_readahead(inode);
+	kvcfs_inode_unref(inode, 1);
 }
 
 static void
 open_object(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 {
-	Kvcfs *fs = inode->fs;
-	KvcL1Object *object;
 	bool is_write = (fi->flags & O_ACCMODE) != O_RDONLY || (fi->flags & O_TRUNC);
-	if (is_write || inode->is_unlinked) {
-		fuse_reply_err(req, is_write ? EROFS : ENOENT);
-		return;
-	}
-	kvcfs_count(fs, opens);
-	kvcfs_prefix_start_loads(fs, inode->key);
-	if (kvc_storage_manager_reserve_read(fs->sm, inode->key, &object) == 0)
-		open_locked_object(req, inode, object, fi);
+	if (is_write)
+		fuse_reply_err(req, -redirect_writer(req, inode, fi->flags & O_TRUNC));
+	else if (inode->is_unlinked)
+		fuse_reply_err(req, ENOENT);
 	else
-		open_by_load(req, inode, fi);
+		open_for_reading_ahead(req, inode, fi);
+}
+
+/* ---- OPEN of a file on its way -------------------------------------------------------------- */
+
+/* A private inode (overwrite.c): direct mode, what is read depends on whether it was written to. */
+static void
+after_private_load(fuse_req_t req, int error, void *user)
+{
+	OpenWait *wait = user;
+	KvcfsHandle *handle = kvcfs_handle_new(KVCFS_HANDLE_WRITE, wait->inode);
+	if (error == -ENOENT)
+		kvcfs_count(wait->inode->fs, opens_missed);
+	if (error < 0) {
+		fuse_reply_err(req, -error);
+		kvcfs_handle_release(handle);
+	} else if (!reply_open(req, handle, kvcfs_staging_get_fd(wait->inode), true, &wait->fi)) {
+		fuse_reply_err(req, ESTALE);
+		kvcfs_handle_release(handle);
+	}
+	kvcfs_inode_unref(wait->inode, 1);
+	g_free(wait);
+}
+
+static void
+open_private(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
+{
+	OpenWait *wait = g_new(OpenWait, 1);
+	*wait = (OpenWait){kvcfs_inode_ref(inode), *fi};
+	kvcfs_overwrite_load(req, inode, after_private_load, wait);
+}
+
+/* With O_TRUNC, where the thread was not redirected to: 0 when INODE is to be opened. */
+static int
+truncate_staging(fuse_req_t req, KvcfsInode *inode)
+{
+	KvcfsInode *fresh, *dir;
+	g_autofree char *name = NULL;
+	int rc = kvcfs_staging_displace(inode, &fresh, &dir, &name);
+	if (rc == 0)
+		return kvcfs_staging_set_size(inode, 0); /* reached by /proc: it has no name */
+	if (rc > 0) {
+		kvcfs_redirect_temp(inode->fs, fuse_req_ctx(req)->pid, dir, name, fresh);
+		rc = -ESTALE;
+	}
+	kvcfs_inode_unref(dir, 1);
+	return rc;
 }
 
 /* A reader may outlive the commit, when nothing may be left that can write. */
@@ -197,43 +341,62 @@ own_descriptor(int fd, bool is_write)
 	return copy < 0 ? -errno : copy;
 }
 
+/* A descriptor of the staging's file (the caller's), or -errno; *IS_DIRECT how to open it. */
+static int
+dup_staging(KvcfsInode *inode, bool is_write, bool *is_direct)
+{
+	Kvcfs *fs = inode->fs;
+	int fd = -ENOENT;
+	pthread_mutex_lock(&fs->names);
+	const KvcfsStaging *st = inode->staging;
+	const KvcL1Object *object = !st ? NULL : st->object ? st->object : st->base;
+	if (object) {
+		*is_direct = st->is_direct;
+		inode->open_bytes = kvc_l1_object_get_bytes(object);
+		fd = own_descriptor(kvc_l1_object_get_fd(object), is_write);
+	}
+	pthread_mutex_unlock(&fs->names);
+	return fd;
+}
+
+/* The file of a staging is only sure to be there while names is held: the handle has its own. */
+static void
+open_staging_file(fuse_req_t req, KvcfsInode *inode, bool is_write, struct fuse_file_info *fi)
+{
+	bool is_direct = false;
+	KvcfsHandle *handle =
+		kvcfs_handle_new(is_write ? KVCFS_HANDLE_WRITE : KVCFS_HANDLE_READ, inode);
+	handle->fd = dup_staging(inode, is_write, &is_direct);
+	fi->noflush = !is_write;
+	if (handle->fd >= 0 && reply_open(req, handle, handle->fd, is_direct, fi))
+		return;
+	fuse_reply_err(req, handle->fd >= 0 ? ESTALE : handle->fd == -EMFILE ? EMFILE : ENOENT);
+	kvcfs_handle_release(handle);
+}
+
 /*
- * A temporary file, or one whose writer passes it on through /proc. true: answered. The file of a
- * staging is only sure to be there while names is held.
+ * A temporary file, one whose writer passes it on through /proc, or a private one. true: answered.
  */
 static bool
 open_staging(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 {
-	Kvcfs *fs = inode->fs;
-	bool is_write = (fi->flags & O_ACCMODE) != O_RDONLY;
-	pthread_mutex_lock(&fs->names);
-	bool is_staging = inode->staging != NULL;
-	pthread_mutex_unlock(&fs->names);
-	if (!is_staging)
+	bool is_write = (fi->flags & O_ACCMODE) != O_RDONLY || (fi->flags & O_TRUNC);
+	bool was_redirected = kvcfs_redirect_take(inode, fuse_req_ctx(req)->pid);
+	int rc = 0;
+	if (!is_staging(inode))
 		return false;
-	if (fi->flags & O_TRUNC) {
-		fuse_reply_err(req, kvcfs_staging_displace(inode) ? ESTALE : EROFS);
+	if ((fi->flags & O_TRUNC) && !was_redirected)
+		rc = truncate_staging(req, inode);
+	if (rc < 0) {
+		fuse_reply_err(req, -rc);
 		return true;
 	}
 	if (is_write && kvcfs_staging_join(inode) < 0)
 		return false;
-	KvcfsHandle *handle =
-		kvcfs_handle_new(is_write ? KVCFS_HANDLE_WRITE : KVCFS_HANDLE_READ, inode);
-	pthread_mutex_lock(&fs->names);
-	int fd = inode->staging ? kvc_l1_object_get_fd(inode->staging->object) : -1;
-	if (fd >= 0) {
-		inode->open_bytes = kvc_l1_object_get_bytes(inode->staging->object);
-		fd = own_descriptor(fd, is_write);
-	}
-	pthread_mutex_unlock(&fs->names);
-	handle->fd = fd;
-	fi->noflush = !is_write;
-	if (fd >= 0) {
-		reply_open(req, handle, fd, fi);
-		return true;
-	}
-	fuse_reply_err(req, fd == -EMFILE ? EMFILE : ENOENT);
-	kvcfs_handle_release(handle);
+	if (is_write && kvcfs_staging_is_copy(inode))
+		open_private(req, inode, fi);
+	else
+		open_staging_file(req, inode, is_write, fi);
 	return true;
 }
 

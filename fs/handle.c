@@ -97,6 +97,14 @@ kvcfs_handles_release_all(Kvcfs *fs)
 	}
 }
 
+/* The identity of a file of L1; 0: cannot be had, and is no file's. */
+static ino_t
+file_id(int fd)
+{
+	struct stat st;
+	return fstat(fd, &st) == 0 ? st.st_ino : 0;
+}
+
 /*
  * The kernel keeps the descriptor that is registered: not one that can write, which would stand
  * against the proof at the commit that nobody can write any more.
@@ -113,40 +121,54 @@ register_backing(Kvcfs *fs, int fd)
 	return id;
 }
 
-/*
- * One backing id an inode, from its first open to its last release: a second one for the same inode
- * is EIO, and one left registered keeps its memory after a crash (facts/fuse.md 1.5, 1.13). The id
- * stands for one file: who still has a temporary file open does not have the object that was made
- * of it where that is a copy, or another writer's.
- */
+/* The first open decides: passed through or not, and on what file. */
 static int
-backing_of_locked(KvcfsInode *inode, int fd)
+open_first_locked(KvcfsInode *inode, int fd, bool is_direct)
 {
-	struct stat st;
-	if (fstat(fd, &st) != 0)
-		return -errno;
-	if (inode->n_opens > 0)
-		return inode->backing_ino == st.st_ino ? inode->backing_id : -ESTALE;
-	int id = register_backing(inode->fs, fd);
-	if (id > 0) {
+	Kvcfs *fs = inode->fs;
+	int id = fs->is_passthrough && !is_direct ? register_backing(fs, fd) : 0;
+	if (id >= 0)
 		inode->backing_id = id;
-		inode->backing_ino = st.st_ino;
-	}
 	return id;
 }
 
+/*
+ * One backing id an inode, from its first open to its last release: a second one for the same inode
+ * is EIO, and one left registered keeps its memory after a crash (facts/fuse.md 1.5, 1.13). Without
+ * passthrough the opens of an inode share its page cache, so the same holds for the file.
+ */
 int
-kvcfs_io_open(KvcfsInode *inode, int fd)
+kvcfs_io_open(KvcfsInode *inode, int fd, KvcL1Object *object, bool is_direct)
 {
-	Kvcfs *fs = inode->fs;
+	ino_t file = file_id(fd);
+	int id;
 	pthread_mutex_lock(&inode->io_lock);
-	int id = fs->is_passthrough ? backing_of_locked(inode, fd) : 0;
+	if (inode->n_opens == 0) {
+		id = open_first_locked(inode, fd, is_direct);
+		inode->open_file = file;
+		inode->open_object = object;
+	} else {
+		id = inode->open_file == file ? inode->backing_id : -ESTALE;
+	}
 	if (id >= 0)
 		inode->n_opens++;
 	pthread_mutex_unlock(&inode->io_lock);
 	if (id < 0 && id != -ESTALE)
-		kvcfs_count(fs, backing_open_failed);
+		kvcfs_count(inode->fs, backing_open_failed);
 	return id;
+}
+
+KvcL1Object *
+kvcfs_io_lock_again(KvcfsInode *inode)
+{
+	KvcL1Object *object = NULL;
+	pthread_mutex_lock(&inode->io_lock);
+	if (inode->n_opens > 0)
+		object = inode->open_object;
+	if (object)
+		kvc_storage_manager_reserve_read_again(inode->fs->sm, object);
+	pthread_mutex_unlock(&inode->io_lock);
+	return object;
 }
 
 void

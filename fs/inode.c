@@ -31,6 +31,13 @@ kvcfs_inode_nodeid(const KvcfsInode *inode)
 	return inode == inode->fs->root ? FUSE_ROOT_ID : (fuse_ino_t)(uintptr_t)inode;
 }
 
+uint64_t
+kvcfs_key_ino(const KvcObjectKey *key)
+{
+	const uint64_t top = UINT64_C(1) << 63;
+	return key->space == KVC_SPACE_PREFIX ? key->hash | top : key->hash & ~top;
+}
+
 KvcfsInode *
 kvcfs_inode_new_locked(
 	Kvcfs *fs, KvcfsKind kind, KvcfsInode *parent, const char *name, KvcKeyScope *scope)
@@ -72,6 +79,51 @@ kvcfs_inode_ref(KvcfsInode *inode)
 	return inode;
 }
 
+void
+kvcfs_inode_retire_locked(KvcfsInode *inode, void *data, GDestroyNotify free_func)
+{
+	KvcfsRetired *retired = g_new(KvcfsRetired, 1);
+	*retired = (KvcfsRetired){inode->retired, data, free_func};
+	inode->retired = retired;
+}
+
+KvcObjectKey *
+kvcfs_inode_get_key(KvcfsInode *inode)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	KvcObjectKey *key = inode->key;
+	pthread_mutex_unlock(&inode->fs->names);
+	return key;
+}
+
+void
+kvcfs_inode_set_key_locked(KvcfsInode *inode, KvcObjectKey *key)
+{
+	KvcObjectKey *old = inode->key;
+	__atomic_store_n(&inode->key, kvc_object_key_ref(key), __ATOMIC_RELEASE);
+	inode->ino = kvcfs_key_ino(key);
+	kvcfs_inode_retire_locked(inode, old, (GDestroyNotify)kvc_object_key_unref);
+}
+
+void
+kvcfs_inode_set_name_locked(KvcfsInode *inode, const char *name)
+{
+	char *old = inode->name;
+	__atomic_store_n(&inode->name, g_strdup(name), __ATOMIC_RELEASE);
+	kvcfs_inode_retire_locked(inode, old, g_free);
+}
+
+static void
+free_retired(KvcfsInode *inode)
+{
+	while (inode->retired) {
+		KvcfsRetired *retired = inode->retired;
+		inode->retired = retired->next;
+		retired->free_func(retired->data);
+		g_free(retired);
+	}
+}
+
 static void
 leave_list_locked(KvcfsInode *inode)
 {
@@ -96,8 +148,9 @@ leave_tables_locked(KvcfsInode *inode)
 		g_hash_table_remove(table, inode->key);
 	if (inode->kind == KVCFS_KEYS)
 		kvcfs_chain_forget_keys_inode_locked(inode->parent, inode);
-	if (inode->kind == KVCFS_RANK && g_hash_table_lookup(fs->ranks, inode->scope) == inode)
-		g_hash_table_remove(fs->ranks, inode->scope);
+	bool is_dir = inode->kind == KVCFS_RANK || inode->kind == KVCFS_DIR;
+	if (is_dir && g_hash_table_lookup(fs->dirs, inode->scope) == inode)
+		g_hash_table_remove(fs->dirs, inode->scope);
 }
 
 static void
@@ -122,8 +175,11 @@ free_inode(KvcfsInode *inode)
 	g_clear_pointer(&inode->nlinks, g_hash_table_unref);
 	g_clear_pointer(&inode->chain, kvcfs_chain_free);
 	g_clear_pointer(&inode->key, kvc_object_key_unref);
+	g_clear_pointer(&inode->xattrs, kvc_xattrs_unref);
+	g_clear_pointer(&inode->via, kvc_object_key_unref);
 	g_clear_pointer(&inode->scope, kvc_key_scope_unref);
 	pthread_mutex_destroy(&inode->io_lock);
+	free_retired(inode);
 	g_free(inode->name);
 	g_free(inode);
 }
@@ -185,7 +241,7 @@ kvcfs_object_inode_locked(Kvcfs *fs, KvcObjectKey *key)
 	if (inode)
 		return kvcfs_inode_ref_locked(inode);
 	inode = kvcfs_inode_new_locked(fs, KVCFS_OBJECT, NULL, NULL, NULL);
-	inode->ino = key->hash;
+	inode->ino = kvcfs_key_ino(key);
 	inode->key = kvc_object_key_ref(key);
 	g_hash_table_insert(fs->objects, inode->key, inode);
 	return inode;
@@ -205,7 +261,8 @@ bool
 kvcfs_object_exists(Kvcfs *fs, KvcObjectKey *key)
 {
 	KvcObjectInfo info;
-	return kvc_storage_manager_stat(fs->sm, key, &info) == 0 && info.bytes > 0;
+	return kvc_storage_manager_stat(fs->sm, key, &info) == 0 &&
+	       (info.bytes > 0 || key->space == KVC_SPACE_PLAIN);
 }
 
 /* ---- Attributes ---------------------------------------------------------------------------- */
@@ -213,39 +270,84 @@ kvcfs_object_exists(Kvcfs *fs, KvcObjectKey *key)
 static struct timespec
 to_timespec(int64_t ns)
 {
-	return (struct timespec){ns / 1000000000, ns % 1000000000};
+	/* Rounded down, also before the epoch. */
+	int64_t rest = (ns % 1000000000 + 1000000000) % 1000000000;
+	return (struct timespec){(ns - rest) / 1000000000, rest};
 }
 
+/* Those that INODE has; of ctime and atime 0 is as mtime. */
 static void
-set_times(struct stat *st, int64_t mtime_ns, int64_t atime_ns)
+set_times(struct stat *st, const KvcfsInode *inode)
 {
-	st->st_mtim = st->st_ctim = to_timespec(mtime_ns);
-	st->st_atim = to_timespec(MAX(atime_ns, mtime_ns));
+	st->st_mtim = to_timespec(inode->mtime_ns);
+	st->st_ctim = to_timespec(inode->ctime_ns ? inode->ctime_ns : inode->mtime_ns);
+	st->st_atim = to_timespec(inode->atime_ns ? inode->atime_ns : inode->mtime_ns);
 }
 
 static unsigned
 count_links_locked(KvcfsInode *inode)
 {
-	KvcfsInode *rank = g_hash_table_lookup(inode->fs->ranks, inode->key->scope);
-	if (!rank || !rank->nlinks)
+	KvcfsInode *dir = g_hash_table_lookup(inode->fs->dirs, inode->key->scope);
+	if (!dir || !dir->nlinks)
 		return 1;
-	return 1 + GPOINTER_TO_UINT(g_hash_table_lookup(rank->nlinks, inode->key));
+	return 1 + GPOINTER_TO_UINT(g_hash_table_lookup(dir->nlinks, inode->key));
 }
 
 /* A file on its way: what its memory has now. */
 static int
 stat_staging(KvcfsInode *inode, struct stat *st)
 {
-	struct stat backing;
-	if (fstat(kvc_l1_object_get_fd(inode->staging->object), &backing) != 0)
+	const KvcfsStaging *staging = inode->staging;
+	KvcObjectInfo info = {0};
+	struct stat backing = {0};
+	if (!staging->object) {
+		/* A copy that nobody has written to is what it is a copy of. */
+		kvc_storage_manager_stat(inode->fs->sm, staging->target, &info);
+		backing.st_size = (off_t)(staging->base ? kvc_l1_object_get_bytes(staging->base)
+							: info.bytes);
+		backing.st_blocks = (backing.st_size + 511) / 512;
+		backing.st_mtim = backing.st_atim = to_timespec(info.mtime_ns);
+	} else if (fstat(kvc_l1_object_get_fd(staging->object), &backing) != 0) {
 		return -errno;
+	}
 	st->st_size = backing.st_size;
 	st->st_blocks = MIN(backing.st_blocks, (backing.st_size + 511) / 512);
 	st->st_nlink = inode->is_unlinked ? 0 : 1;
 	st->st_mtim = st->st_ctim = backing.st_mtim;
 	st->st_atim = backing.st_atim;
-	if (inode->mtime_ns)
-		set_times(st, inode->mtime_ns, inode->atime_ns);
+	int64_t mtime_ns = kvcfs_attr_given_mtime_locked(inode, &backing);
+	if (mtime_ns)
+		st->st_mtim = to_timespec(mtime_ns);
+	if (inode->atime_ns)
+		st->st_atim = to_timespec(inode->atime_ns);
+	struct timespec changed = to_timespec(inode->ctime_ns);
+	if (changed.tv_sec > st->st_ctim.tv_sec ||
+	    (changed.tv_sec == st->st_ctim.tv_sec && changed.tv_nsec > st->st_ctim.tv_nsec))
+		st->st_ctim = changed;
+	return 0;
+}
+
+bool
+kvcfs_inode_is_replaced_locked(const KvcfsInode *inode)
+{
+	if (!inode->key || inode->key->space != KVC_SPACE_PLAIN)
+		return false;
+	const KvcfsInode *current = g_hash_table_lookup(inode->fs->objects, inode->key);
+	return current && current != inode;
+}
+
+/* Gone or replaced, but an open descriptor may still ask. */
+static int
+stat_open_file(KvcfsInode *inode, struct stat *st)
+{
+	pthread_mutex_lock(&inode->io_lock);
+	bool is_open = inode->n_opens > 0;
+	pthread_mutex_unlock(&inode->io_lock);
+	if (!is_open)
+		return -ENOENT;
+	st->st_size = (off_t)inode->open_bytes;
+	st->st_blocks = (st->st_size + 511) / 512;
+	set_times(st, inode);
 	return 0;
 }
 
@@ -253,26 +355,21 @@ static int
 stat_object(KvcfsInode *inode, struct stat *st)
 {
 	KvcObjectInfo info;
-	int rc = inode->is_unlinked || !inode->key
-			 ? -ENOENT
-			 : kvc_storage_manager_stat(inode->fs->sm, inode->key, &info);
-	if (rc < 0) {
-		/* Gone, but an open descriptor may still ask. */
-		pthread_mutex_lock(&inode->io_lock);
-		bool is_open = inode->n_opens > 0;
-		pthread_mutex_unlock(&inode->io_lock);
-		if (!is_open)
-			return rc;
-		st->st_size = (off_t)inode->open_bytes;
-		st->st_blocks = (st->st_size + 511) / 512;
-		set_times(st, inode->mtime_ns, inode->atime_ns);
+	bool is_gone = inode->is_unlinked || !inode->key ||
+		       kvc_storage_manager_stat(inode->fs->sm, inode->key, &info) < 0;
+	if ((is_gone || kvcfs_inode_is_replaced_locked(inode)) && stat_open_file(inode, st) == 0)
 		return 0;
-	}
+	if (is_gone)
+		return -ENOENT;
+	kvcfs_attr_remember_locked(inode, &info);
+	st->st_mode = inode->mode;
+	st->st_uid = inode->uid;
+	st->st_gid = inode->gid;
 	st->st_size = (off_t)info.bytes;
 	st->st_blocks =
 		info.tiers & KVC_TIER_L1 ? (blkcnt_t)((info.bytes + 511) / 512) : info.bytes > 0;
 	st->st_nlink = count_links_locked(inode);
-	set_times(st, inode->mtime_ns ? inode->mtime_ns : info.mtime_ns, inode->atime_ns);
+	set_times(st, inode);
 	return 0;
 }
 
@@ -281,7 +378,7 @@ stat_other(KvcfsInode *inode, struct stat *st)
 {
 	bool is_dir = S_ISDIR(inode->mode);
 	st->st_nlink = is_dir ? 2 : 1;
-	set_times(st, inode->mtime_ns, inode->atime_ns);
+	set_times(st, inode);
 }
 
 int
@@ -307,15 +404,24 @@ kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st)
 	return rc;
 }
 
-/* Only what is committed may be cached under its name. */
+/* Only what is committed, and nobody is about to replace, may be cached under its name. */
 static bool
-is_cacheable(KvcfsInode *inode)
+is_lasting_locked(const KvcfsInode *inode)
+{
+	if (inode->kind != KVCFS_OBJECT)
+		return inode->kind != KVCFS_KEYS;
+	return !inode->staging && !inode->is_unlinked && inode->key &&
+	       !kvcfs_is_being_written_locked(inode->fs, inode->key) &&
+	       !kvcfs_inode_is_replaced_locked(inode);
+}
+
+bool
+kvcfs_inode_is_lasting(KvcfsInode *inode)
 {
 	pthread_mutex_lock(&inode->fs->names);
-	bool cacheable = inode->kind == KVCFS_OBJECT ? !inode->staging && !inode->is_unlinked
-						     : inode->kind != KVCFS_KEYS;
+	bool is_lasting = is_lasting_locked(inode);
 	pthread_mutex_unlock(&inode->fs->names);
-	return cacheable;
+	return is_lasting;
 }
 
 void
@@ -328,7 +434,7 @@ kvcfs_reply_entry(fuse_req_t req, KvcfsInode *inode)
 		kvcfs_inode_unref(inode, 1);
 		return;
 	}
-	if (is_cacheable(inode)) {
+	if (kvcfs_inode_is_lasting(inode)) {
 		entry.entry_timeout = KVCFS_ENTRY_TIMEOUT;
 		entry.attr_timeout = KVCFS_ATTR_TIMEOUT;
 	}

@@ -26,8 +26,11 @@
 #define KVCFS_STATS(X)                                                                             \
 	X(opens, "Opens of objects for reading")                                                   \
 	X(opens_waited, "Of these, those that waited for a load from L2")                          \
+	X(opens_stale, "Opens of a replaced file, answered with another look at its name")         \
 	X(opens_missed, "Opens answered ENOENT: nowhere, lost on the way, or too late")            \
 	X(creates, "Writers that created a file")                                                  \
+	X(overwrites, "Committed objects opened for writing")                                      \
+	X(overwrites_copied, "Of these, those copied at their first write")                        \
 	X(creates_no_room, "Creates refused because L1 is full of what may not go")                \
 	X(writes_published, "Written files that became objects")                                   \
 	X(writes_duplicate, "Written files dropped because the object existed already")            \
@@ -51,6 +54,16 @@
 	X(chains_saved, "Chains of prefix directories written to L1 and L2")                       \
 	X(chains_save_failed, "Chains that could not be written (tried again)")                    \
 	X(chains_load_failed, "Chains that could not be loaded in time")                           \
+	X(directory_log_errors, "Failed tries to write or sync the log of directories")            \
+	X(directory_log_corrupt, "Damaged records of the log of directories, left out")            \
+	X(prefetches, "Paths written to .kvcache/prefetch, one write counted once")                \
+	X(prefetch_objects, "Objects whose load was asked for by them")                            \
+	X(prefetch_loaded, "Of these, those that are in L1 now")                                   \
+	X(prefetch_failed, "Of these, those that could not be loaded, or not in time")             \
+	X(prefetch_over_bound, "Objects left out because half of L1 was loaded by the write")      \
+	X(readahead_requests, "Loads of entries ahead of one that was opened")                     \
+	X(readahead_objects, "Entries in them")                                                    \
+	X(readahead_loaded, "Of these, those that were loaded")                                    \
 	X(interrupted, "Waiting requests whose caller was interrupted")                            \
 	X(backing_open_failed, "Passthrough registrations the kernel refused")
 
@@ -68,11 +81,11 @@ typedef enum {
 /* ---- Inodes -------------------------------------------------------------------------------- */
 
 typedef enum {
-	KVCFS_DIR,	    /* the root or a component of a model's name */
-	KVCFS_RANK,	    /* "@01000100" */
-	KVCFS_PREFIX,	    /* a prefix directory */
-	KVCFS_OBJECT,	    /* an object, or a file on its way to become one, or a temporary file */
-	KVCFS_KEYS,	    /* the .keys of a prefix directory */
+	KVCFS_DIR,    /* the root, a component of a model's name, a directory of plain files */
+	KVCFS_RANK,   /* "@01000100" */
+	KVCFS_PREFIX, /* a prefix directory */
+	KVCFS_OBJECT, /* an object, or a file on its way to become one, or a temporary file */
+	KVCFS_KEYS,   /* the .keys of a prefix directory */
 	KVCFS_CONTROL_ROOT, /* .kvcache */
 	KVCFS_CONTROL,	    /* a file in it */
 } KvcfsKind;
@@ -82,8 +95,11 @@ typedef struct KvcfsChain KvcfsChain;
 
 /* A file that is being written, or a temporary one. Protected by names. */
 typedef struct KvcfsStaging {
-	KvcL1Object *object; /* owned */
-	KvcfsInode *rank;    /* owned reference: whose size hint it updates */
+	/* Owned; NULL: a copy (of BASE) that nobody has written to yet. Never taken back. */
+	KvcL1Object *object;
+	KvcL1Object *base;	   /* read-locked: the committed object it is a copy of, or NULL */
+	pthread_mutex_t copy_lock; /* outermost: the copy is made once */
+	KvcfsInode *dir;	   /* owned reference: a RANK or DIR, whose size hint it updates */
 	/* Where it commits to: an object, and the prefix directory it was created in, if any. */
 	KvcObjectKey *target; /* owned; NULL: temporary or unlinked */
 	KvcfsInode *prefix;   /* owned reference or NULL */
@@ -92,6 +108,11 @@ typedef struct KvcfsStaging {
 	char *temp_name;
 	uint64_t sequence; /* order in listings */
 	unsigned n_writers;
+	bool is_expected;    /* made for an OPEN that is to come: no writer yet */
+	bool is_overwrite;   /* a committed object of this name was opened for writing */
+	bool is_target_gone; /* and removed since */
+	bool is_declared_complete;
+	bool is_direct;	    /* not passed through: a copy, or made without a reservation */
 	int64_t flushed_ns; /* the last FLUSH by a living writer; 0: none */
 	bool is_closing;    /* counted in Kvcfs.closing */
 	/* What is known against it (write-proof.c); stays. */
@@ -106,38 +127,54 @@ typedef struct KvcfsStaging {
 	uint64_t flushed_bytes;
 } KvcfsStaging;
 
+/* What an inode was called before: others may be looking at it. */
+typedef struct KvcfsRetired {
+	struct KvcfsRetired *next;
+	void *data;
+	GDestroyNotify free_func;
+} KvcfsRetired;
+
 struct KvcfsInode {
 	/* Immutable. */
 	Kvcfs *fs;
 	KvcfsKind kind;
+	int control; /* CONTROL: index in the table of control.c */
+
+	/* Changed by a rename under names; what they were stays alive with the inode. */
 	uint64_t ino;
-	KvcKeyScope *scope; /* RANK, PREFIX, KEYS: owned */
+	KvcKeyScope *scope; /* RANK, PREFIX, KEYS; DIR: of its plain files. Owned */
 	KvcfsInode *parent; /* owned reference; NULL for OBJECT and the root */
 	char *name;	    /* in parent; for a DIR in its parent's encoded path */
-	int control;	    /* CONTROL: index in the table of control.c */
+	KvcObjectKey *key;  /* OBJECT: once committed; PREFIX: of its chain. Owned */
+	KvcfsRetired *retired;
 
 	/* Protected by names. */
 	KvcfsInode *next, *prev; /* in Kvcfs.inodes */
 	uint64_t refs;		 /* of the kernel (lookups) and of ours */
-	KvcObjectKey *key;	 /* OBJECT: once committed; PREFIX: of its chain. Owned */
 	bool is_unlinked;
-	GHashTable *children;  /* DIR: name -> inode (owned reference) */
-	GHashTable *temps;     /* RANK, PREFIX: name -> inode (owned reference), or NULL */
-	GHashTable *nlinks;    /* RANK: key -> references in loaded chains, or NULL */
-	uint64_t last_bytes;   /* RANK: size of the last object written: the next reservation */
-	KvcfsChain *chain;     /* PREFIX */
+	GHashTable *children; /* DIR: name -> inode (owned reference) */
+	GHashTable *temps;    /* RANK, PREFIX, DIR: name -> inode (owned reference), or NULL */
+	GHashTable *nlinks;   /* RANK: key -> references in loaded chains, or NULL */
+	uint64_t last_bytes;  /* RANK, DIR: size of the last object written: the next reservation */
+	KvcfsChain *chain;    /* PREFIX */
 	KvcfsStaging *staging; /* OBJECT: not committed yet */
 	mode_t mode;
 	uid_t uid;
 	gid_t gid;
-	int64_t atime_ns, mtime_ns; /* 0: as the index says */
+	/* Of an OBJECT once committed: a copy of what the engine said last (attr.c). */
+	int64_t atime_ns, mtime_ns, ctime_ns; /* 0: none given */
+	int64_t written_ns;		      /* staging: its last write when mtime_ns was given */
+	KvcXattrs *xattrs; /* owned or NULL; of an OBJECT until it is committed */
+	bool is_pinned;	   /* staging: to be pinned at its commit */
+	KvcObjectKey *via; /* OBJECT: the chain of the prefix directory it was last looked up in */
 	uint64_t open_bytes; /* OBJECT: size when it was last opened, for stat after an unlink */
 
 	/* Protected by io_lock. OBJECT only. */
 	pthread_mutex_t io_lock;
 	unsigned n_opens;
-	int backing_id;
-	ino_t backing_ino;	  /* of the file that it stands for */
+	int backing_id;		  /* of all opens; 0: direct */
+	ino_t open_file;	  /* of L1: what all opens have */
+	KvcL1Object *open_object; /* the same, read-locked by one of the handles; NULL: a staging */
 	KvcL1Object *commit_lock; /* read lock for handles that were open when it was committed */
 };
 
@@ -152,10 +189,13 @@ struct Kvcfs {
 	struct fuse_session *se;
 	bool is_passthrough;
 	uint64_t l1_capacity_bytes;
+	int64_t start_ns;
 	KvcfsPendings *pendings;
 	KvcfsNotifier *notifier;
+	struct KvcfsDirLog *dir_log; /* NULL: directories are forgotten */
 
 	bool is_draining;	       /* Atomic */
+	unsigned n_redirects;	       /* Atomic */
 	uint64_t scopes_version;       /* Atomic: moves when a scope became known */
 	uint64_t stats[KVCFS_N_STATS]; /* Atomic */
 
@@ -167,10 +207,13 @@ struct Kvcfs {
 	KvcfsInode *inodes;	   /* all there are */
 	GHashTable *handles;	   /* all there are (a set) */
 	GPtrArray *controls;	   /* the inodes of the control files, by index */
-	GHashTable *ranks;	   /* scope -> RANK inode (not owned) */
+	GHashTable *dirs;	   /* scope -> RANK or DIR inode (not owned) */
 	GHashTable *objects;	   /* key -> OBJECT inode (not owned) */
 	GHashTable *prefixes;	   /* key -> PREFIX inode (not owned) */
 	GHashTable *closing;	   /* key -> KvcfsClosing: flushed, RELEASE to come */
+	GHashTable *writing;	   /* key -> GPtrArray of stagings' inodes (not owned) */
+	GHashTable *redirects;	   /* thread -> redirect.c's */
+	bool is_sweep_armed;	   /* a timer will look at the redirects */
 	GPtrArray *commit_waiters; /* who waits for it; staging.c's */
 	GPtrArray *held_dirs;	   /* of KvcfsHandle: opendirs whose loads have not begun */
 	GPtrArray *open_prefixes;  /* of KvcfsHandle: all open prefix directories */
@@ -201,6 +244,8 @@ kvcfs_inode_of(Kvcfs *fs, fuse_ino_t ino)
 }
 
 fuse_ino_t kvcfs_inode_nodeid(const KvcfsInode *inode);
+/* The inode number of an object or a prefix directory: those of directories are higher. */
+uint64_t kvcfs_key_ino(const KvcObjectKey *key);
 /* A new inode with one reference. PARENT (gets a reference), NAME, SCOPE as the kind needs. */
 KvcfsInode *kvcfs_inode_new_locked(
 	Kvcfs *fs, KvcfsKind kind, KvcfsInode *parent, const char *name, KvcKeyScope *scope);
@@ -215,6 +260,16 @@ void kvcfs_inodes_free_all(Kvcfs *fs);
 KvcfsInode *kvcfs_object_inode_locked(Kvcfs *fs, KvcObjectKey *key);
 /* From now on the object of INODE has another inode, made when it is next looked up. */
 void kvcfs_object_inode_renounce(KvcfsInode *inode);
+/* Its key, as of now; alive as long as INODE is. Takes names. */
+KvcObjectKey *kvcfs_inode_get_key(KvcfsInode *inode);
+/* A rename: the new key or name; the old one stays alive. RETIRE frees DATA with the inode. */
+void kvcfs_inode_set_key_locked(KvcfsInode *inode, KvcObjectKey *key);
+void kvcfs_inode_set_name_locked(KvcfsInode *inode, const char *name);
+void kvcfs_inode_retire_locked(KvcfsInode *inode, void *data, GDestroyNotify free_func);
+/* Has the plain file that INODE was got another version, which is another inode? */
+bool kvcfs_inode_is_replaced_locked(const KvcfsInode *inode);
+/* May the kernel keep its name and attributes for a while? */
+bool kvcfs_inode_is_lasting(KvcfsInode *inode);
 /* Attributes: 0 or -ENOENT. Without locks. */
 int kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st);
 /*
@@ -223,22 +278,68 @@ int kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st);
  */
 void kvcfs_reply_entry(fuse_req_t req, KvcfsInode *inode);
 
+/* ---- attr.c: mode, owner, times -------------------------------------------------------------- */
+
+/* SETATTR of everything but the size, TO_SET as in FUSE. Without locks. */
+void kvcfs_attr_set(KvcfsInode *inode, const struct stat *attr, int to_set);
+/*
+ * The key (transfer full) under which the engine has INODE's attributes, or NULL. *IS_COPY: INODE
+ * is a copy that nobody has written to: what is set is the object's, and the copy's too. Without
+ * locks.
+ */
+KvcObjectKey *kvcfs_attr_engine_key(KvcfsInode *inode, bool *is_copy);
+/* The mtime that a user gave a staging, unless BACKING was written to since: then 0. */
+int64_t kvcfs_attr_given_mtime_locked(const KvcfsInode *inode, const struct stat *backing);
+/* What INODE (a staging, a PREFIX) has goes with OBJECT, which is about to be committed. Without
+ * names. */
+void kvcfs_attr_give(KvcfsInode *inode, KvcL1Object *object);
+/* INODE was committed as KEY: what could only be done now. Without names. */
+void kvcfs_attr_settle(KvcfsInode *inode, KvcObjectKey *key);
+/* Keeps a copy of what the engine says of INODE. */
+void kvcfs_attr_remember_locked(KvcfsInode *inode, const KvcObjectInfo *info);
+/* A new PREFIX takes what its chain carries. */
+void kvcfs_attr_remember_prefix_locked(KvcfsInode *prefix, const KvcObjectInfo *info);
+/* INODE (committed) was opened for reading. */
+void kvcfs_attr_note_open_locked(KvcfsInode *inode);
+
 /* ---- tree.c: directories above the objects -------------------------------------------------- */
 
 /* The child directory of a DIR (transfer full), or NULL. Looks at what the engine knows by now. */
 KvcfsInode *kvcfs_tree_lookup(KvcfsInode *dir, const char *name);
+/* Does a directory hide the plain file NAME of DIR (left by others in L2)? */
+bool kvcfs_tree_has_child(KvcfsInode *dir, const char *name);
+/* The path of NAME in DIR, a DIR, below the root (transfer full). */
+char *kvcfs_tree_path(const KvcfsInode *dir, const char *name);
+/* CHILD, a DIR that has its new scope, becomes NEW_NAME in NEW_DIR, where nothing has that name. */
+void kvcfs_tree_move_locked(KvcfsInode *child, KvcfsInode *new_dir, const char *new_name);
 /* mkdir in a DIR: 0 and *OUT (transfer full), or -errno. */
 int kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode **out);
 int kvcfs_tree_rmdir(KvcfsInode *dir, const char *name);
-/* The RANK inode of SCOPE, not referenced; NULL when the tree does not have it. */
-KvcfsInode *kvcfs_tree_find_rank_locked(Kvcfs *fs, KvcKeyScope *scope);
+/* The RANK or DIR inode of SCOPE, not referenced; NULL when the tree does not have it. */
+KvcfsInode *kvcfs_tree_find_dir_locked(Kvcfs *fs, KvcKeyScope *scope);
+/* The path of a directory of the tree below the mount's root, "" for the root (transfer full). */
+char *kvcfs_tree_path_of(const KvcfsInode *dir);
 /* All children of a DIR, referenced (transfer full). */
 GPtrArray *kvcfs_tree_list(KvcfsInode *dir);
-/* All RANK inodes at or below INODE (a DIR or a RANK), referenced (transfer full). */
-GPtrArray *kvcfs_tree_ranks_below(KvcfsInode *inode);
+/* All DIR and RANK inodes at or below INODE (one of them), referenced (transfer full). */
+GPtrArray *kvcfs_tree_dirs_below(KvcfsInode *inode);
 /* The inode of a directory path relative to the mount's root (transfer full), or NULL. For
  * control.c. */
 KvcfsInode *kvcfs_tree_resolve(Kvcfs *fs, const char *const *components, size_t n);
+
+/* ---- tree-log.c: directories that outlive the mount ------------------------------------------ */
+
+/* Opens the log at PATH (NULL: none) as fs->dir_log; false with ERROR set. */
+bool kvcfs_tree_open_log(Kvcfs *fs, const char *path, GError **error);
+/* Makes what is in the log again. Before the session. */
+void kvcfs_tree_restore(Kvcfs *fs);
+/*
+ * mkdir made the directory INODE; its mode or owner changed; it was removed. Then, without locks,
+ * kvcfs_dir_log_settle() before the answer.
+ */
+void kvcfs_tree_remember_locked(KvcfsInode *inode);
+void kvcfs_tree_update_locked(KvcfsInode *inode);
+void kvcfs_tree_forget_locked(KvcfsInode *inode);
 
 /* ---- commit-wait.c: names whose writer has closed -------------------------------------------- */
 
@@ -272,41 +373,70 @@ void kvcfs_wait_for_commit(Kvcfs *fs,
 
 /* ---- staging.c: from CREATE to the commit --------------------------------------------------- */
 
+/* What a new staging file is made of. */
+typedef struct KvcfsStagingParams {
+	KvcfsInode *dir; /* whose size hint it follows: RANK or DIR */
+	mode_t mode;
+	uid_t uid;
+	gid_t gid;
+	KvcL1Object *object; /* taken; NULL: a copy to be (overwrite.c) */
+	bool is_direct, is_expected, is_overwrite;
+} KvcfsStagingParams;
+
+/* Reserves what a new file in DIR will need: 0 and PARAMS has it, or -errno. */
+int kvcfs_staging_reserve_new(KvcfsInode *dir, KvcfsStagingParams *params);
+/* A new inode (transfer full), with one writer unless one is expected. */
+KvcfsInode *kvcfs_staging_new_locked(const KvcfsStagingParams *params);
+/* It will be committed as KEY; as NAME in DIR, where a prefix gives it a position. true: a writer
+ * still has it open and will commit it. */
+void kvcfs_staging_set_target_locked(KvcfsInode *inode, KvcObjectKey *key);
+bool kvcfs_staging_set_name_locked(KvcfsInode *inode, KvcfsInode *dir, const char *name);
 /*
- * A new file in DIR (RANK or PREFIX) with a reservation: 0 and *OUT (transfer full, one writer), or
- * -errno. NAME is a hash or temporary.
+ * CREATE of NAME in DIR (RANK, PREFIX or DIR), an object's or temporary: 0 and *OUT (transfer full)
+ * with one writer more, a new file or, without O_TRUNC, the temporary one that is there. -errno;
+ * FLAGS of open(2).
  */
 int kvcfs_staging_create(KvcfsInode *dir,
 			 const char *name,
 			 const struct fuse_ctx *ctx,
 			 mode_t mode,
+			 int flags,
 			 KvcfsInode **out);
-/* One more writer of a temporary file: 0, or -EROFS when INODE is no staging. */
+/* One more writer: 0, or -EROFS when INODE is no staging, or is being committed. */
 int kvcfs_staging_join(KvcfsInode *inode);
 /*
- * An open with O_TRUNC does not join: the temporary file loses its name, as by unlink. true: the
- * open is to be answered ESTALE, the kernel then walks again, finds no such name and creates a new
- * file.
+ * An open with O_TRUNC does not join a temporary file: the name means a new file, the old one is as
+ * after unlink. 1: *OUT (transfer full) is the new one, *DIR (transfer full) and *NAME where it is;
+ * 0: INODE has no temporary name; -errno.
  */
-bool kvcfs_staging_displace(KvcfsInode *inode);
+int kvcfs_staging_displace(KvcfsInode *inode, KvcfsInode **out, KvcfsInode **dir, char **name);
+/* Is somebody writing a file that will be KEY? */
+bool kvcfs_is_being_written_locked(Kvcfs *fs, const KvcObjectKey *key);
+/* KEY was removed: who was overwriting it writes into a file without a name. */
+void kvcfs_staging_object_removed(Kvcfs *fs, const KvcObjectKey *key);
+void kvcfs_staging_object_removed_locked(Kvcfs *fs, const KvcObjectKey *key);
+/* A rename: who was overwriting the object, or writes into the directory, writes there now. */
+void kvcfs_staging_object_moved_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key);
+void kvcfs_staging_scope_moved_locked(Kvcfs *fs, KvcKeyScope *old_scope, KvcKeyScope *scope);
+/* Is it a copy of a committed object (made, or to be made at the first write)? */
+bool kvcfs_staging_is_copy(KvcfsInode *inode);
+/* The file to read; -1: none. Stays open as long as the caller's handle is a writer. */
+int kvcfs_staging_get_fd(KvcfsInode *inode);
 /* FLUSH by thread TID: 0, or -errno for close(). */
 int kvcfs_staging_flush(KvcfsInode *inode, pid_t tid);
 /* close(2) returns only now: who asks for the name waits for the RELEASE from here on. */
 void kvcfs_staging_renew_flush(KvcfsInode *inode);
+/* It is complete as it is, by its owner's word (truncate(2)). */
+void kvcfs_staging_declare_complete(KvcfsInode *inode);
 /* The end of one writer; the last one commits or drops. */
 void kvcfs_staging_release_writer(KvcfsInode *inode);
-/* rename(2) of the temporary file NAME in DIR to NEW_NAME in NEW_DIR: 0 or -errno. */
-int kvcfs_staging_rename(KvcfsInode *dir,
-			 const char *name,
-			 KvcfsInode *new_dir,
-			 const char *new_name,
-			 unsigned flags);
-/* unlink(2) of a temporary file: 0 or -ENOENT. */
-int kvcfs_staging_unlink(KvcfsInode *dir, const char *name);
-KvcfsInode *kvcfs_temp_lookup_locked(KvcfsInode *dir, const char *name);
+/* The end of a staging without writers that has a target: an object, or nothing. 0 or -errno. */
+int kvcfs_staging_commit(KvcfsInode *inode);
 /* SETATTR size, FALLOCATE: 0 or -errno. */
 int kvcfs_staging_set_size(KvcfsInode *inode, uint64_t bytes);
 int kvcfs_staging_reserve(KvcfsInode *inode, uint64_t bytes);
+/* Gives the memory of a temporary file without name, writers and opens back. */
+void kvcfs_staging_drop_if_idle(KvcfsInode *inode);
 /* Frees what a dying inode still has; from inode.c, without locks. */
 void kvcfs_staging_free(KvcfsInode *inode);
 
@@ -328,6 +458,65 @@ void kvcfs_write_proof_release_locked(KvcfsStaging *st);
 int kvcfs_write_proof_damage(const Kvcfs *fs, const KvcfsStaging *st, KvcfsStat *why);
 /* May a file have BYTES? 0, or -EFBIG, which is logged. */
 int kvcfs_write_proof_check_size(const Kvcfs *fs, uint64_t bytes);
+/* ---- temp-names.c -----------------------------------------------------------------------------
+ */
+
+KvcfsInode *kvcfs_temp_lookup_locked(KvcfsInode *dir, const char *name);
+/* Gives INODE, a staging, a name; returns whom it displaces, for kvcfs_temp_forget(). */
+KvcfsInode *kvcfs_temp_add_locked(KvcfsInode *dir, const char *name, KvcfsInode *inode);
+/* INODE (transfer full) has lost its name. Without locks. */
+void kvcfs_temp_forget(KvcfsInode *inode);
+/* unlink(2) of a temporary file: 0 or -ENOENT. */
+int kvcfs_temp_unlink(KvcfsInode *dir, const char *name);
+/* rename(2) of the temporary file NAME in DIR to NEW_NAME in NEW_DIR: 0 or -errno. */
+int kvcfs_temp_rename(KvcfsInode *dir,
+		      const char *name,
+		      KvcfsInode *new_dir,
+		      const char *new_name,
+		      unsigned flags);
+
+/* ---- redirect.c: an OPEN that needs another inode than the one the kernel found -------------- */
+
+/*
+ * The LOOKUPs of thread TID for KEY, or for the temporary file NAME in DIR, are answered with INODE
+ * (its reference is taken) until kvcfs_redirect_take(), at most a second. One a thread.
+ */
+void kvcfs_redirect_object(Kvcfs *fs, pid_t tid, KvcObjectKey *key, KvcfsInode *inode);
+void
+kvcfs_redirect_temp(Kvcfs *fs, pid_t tid, KvcfsInode *dir, const char *name, KvcfsInode *inode);
+/* The inode that TID is redirected to (transfer full), or NULL. */
+KvcfsInode *kvcfs_redirect_lookup(KvcfsInode *dir, const char *name, pid_t tid);
+/* TID has arrived at INODE: true if it was redirected there; that is over then. */
+bool kvcfs_redirect_take(KvcfsInode *inode, pid_t tid);
+/* May an open of KEY by TID still be answered ESTALE? The kernel repeats a walk only once. */
+bool kvcfs_redirect_retry_once(Kvcfs *fs, pid_t tid, KvcObjectKey *key);
+/* An open of KEY by TID succeeded: the next one may retry again. */
+void kvcfs_redirect_forget_retry(Kvcfs *fs, pid_t tid, const KvcObjectKey *key);
+/* At the end of the session. */
+void kvcfs_redirects_drop_all(Kvcfs *fs);
+
+/* ---- overwrite.c: writing what is committed ---------------------------------------------------
+ */
+
+/*
+ * A private inode for a writer of the committed INODE: 0 and *OUT (transfer full), or -errno. With
+ * TRUNCATE an empty staging file, else a copy that is made at the first write; only plain files are
+ * written so, the others answer EROFS then.
+ */
+int kvcfs_overwrite_begin(KvcfsInode *inode, bool truncate, KvcfsInode **out);
+/*
+ * Calls DONE once the committed object that the private INODE is a copy of is read-locked in L1, or
+ * with -errno. REQ is kept meanwhile, at most for the load timeout.
+ */
+void kvcfs_overwrite_load(fuse_req_t req,
+			  KvcfsInode *inode,
+			  void (*done)(fuse_req_t req, int error, void *user),
+			  void *user);
+/* Makes the copy if there is none: 0 or -errno. The caller is one of its writers. */
+int kvcfs_overwrite_copy(KvcfsInode *inode, uint64_t bytes);
+/* truncate(2): the private INODE gets the size BYTES and is committed: 0 or -errno. After
+ * kvcfs_overwrite_load(). */
+int kvcfs_overwrite_truncate(KvcfsInode *inode, uint64_t bytes);
 
 /* ---- handle.c: open files -------------------------------------------------------------------- */
 
@@ -372,12 +561,14 @@ kvcfs_handle_of(const struct fuse_file_info *fi)
 	return (KvcfsHandle *)(uintptr_t)fi->fh;
 }
 /*
- * Counts an open of the inode's file FD and returns the backing id to answer with (0: direct), or
- * -errno; -ESTALE: who has the inode open has another file, the name wants a new inode.
- * kvcfs_io_close() ends it.
+ * Counts an open of the inode's file FD (of OBJECT, read-locked by the caller's handle; NULL: a
+ * staging's) and returns the backing id to answer with (0: direct), or -errno; -ESTALE: the inode
+ * is open with another file. kvcfs_io_close() ends it.
  */
-int kvcfs_io_open(KvcfsInode *inode, int fd);
+int kvcfs_io_open(KvcfsInode *inode, int fd, KvcL1Object *object, bool is_direct);
 void kvcfs_io_close(KvcfsInode *inode);
+/* One more read lock on what the opens of INODE have (give back with finish_read), or NULL. */
+KvcL1Object *kvcfs_io_lock_again(KvcfsInode *inode);
 
 /* ---- fetch.c: requests that wait for a prefetch ---------------------------------------------- */
 
@@ -403,6 +594,13 @@ void kvcfs_fetch_start(Kvcfs *fs,
 		       int64_t deadline_ns,
 		       bool (*answer)(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user),
 		       void *user);
+/* The same for one object that is to be loaded for an OPEN. */
+void
+kvcfs_fetch_object(Kvcfs *fs,
+		   fuse_req_t req,
+		   KvcObjectKey *key,
+		   bool (*answer)(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user),
+		   void *user);
 void kvcfs_fetch_drop(KvcfsFetch *fetch);
 /* NULL only while the submit runs. */
 static inline KvcPrefetchHandle *
@@ -429,6 +627,7 @@ void kvcfs_chain_forget_keys_inode_locked(KvcfsInode *prefix, KvcfsInode *keys);
 KvcfsInode *kvcfs_prefix_lookup(KvcfsInode *rank, const char *name);
 int kvcfs_prefix_mkdir(KvcfsInode *rank, const char *name, mode_t mode, KvcfsInode **out);
 int kvcfs_prefix_rmdir(KvcfsInode *rank, const char *name);
+int kvcfs_prefix_rename(KvcfsInode *rank, const char *name, const char *new_name, unsigned flags);
 /* Is the chain in memory? If not, its load has begun. */
 bool kvcfs_prefix_is_loaded(KvcfsInode *prefix);
 /* Keeps REQ until the load has ended, at most until DEADLINE_NS. ANSWER as in kvcfs_pending_new().
@@ -450,9 +649,13 @@ GPtrArray *kvcfs_prefix_keys(KvcfsInode *prefix);
 /* The chain's text: a line a key. And its length, which is cheap. */
 GString *kvcfs_prefix_text(KvcfsInode *prefix);
 size_t kvcfs_prefix_text_len(KvcfsInode *prefix);
-/* Is KEY an object of this mount? An empty file that somebody left in L2 is none. */
+/* Is KEY an object of this mount? An empty file that somebody left under a hash in L2 is none. */
 bool kvcfs_object_exists(Kvcfs *fs, KvcObjectKey *key);
 bool kvcfs_prefix_shows_keys_file(KvcfsInode *prefix);
+/* Thread TID has just made PREFIX: it does not see .keys until it was written, or listed by TID. */
+void kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid);
+bool kvcfs_prefix_hides_keys_file(KvcfsInode *prefix, pid_t tid);
+void kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid);
 void kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file);
 /* Appends complete lines that have been checked. true: the save timer has to be armed. */
 bool kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len);
@@ -478,6 +681,7 @@ void kvcfs_prefix_start_loads(Kvcfs *fs, const KvcObjectKey *key);
 
 /* ---- control.c ------------------------------------------------------------------------------- */
 
+bool kvcfs_is_control_root(const KvcfsInode *dir, const char *name);
 KvcfsInode *kvcfs_control_lookup(Kvcfs *fs, const char *name);
 int kvcfs_control_count(void);
 const char *kvcfs_control_name(int control);
@@ -486,6 +690,16 @@ mode_t kvcfs_control_mode(int control);
 void kvcfs_control_open(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi);
 /* WRITE of paths, answered when all is done. */
 void kvcfs_control_write(fuse_req_t req, KvcfsInode *inode, const char *data, size_t len);
+
+/* control-prefetch.c: loads KEYS into L1 without locking them, then answers the write of SIZE. */
+void kvcfs_control_act_prefetch(fuse_req_t req, Kvcfs *fs, GPtrArray *keys, size_t size);
+
+/* ---- readahead.c ----------------------------------------------------------------------------- */
+
+/* A name of DIR was resolved to the object INODE: where an open of it comes from. */
+void kvcfs_readahead_note_locked(KvcfsInode *inode, KvcfsInode *dir);
+/* INODE is opened for reading: begins to load what follows it in its prefix directory. */
+void kvcfs_readahead(KvcfsInode *inode);
 
 /* ---- notify.c -------------------------------------------------------------------------------- */
 
@@ -516,6 +730,7 @@ void kvcfs_op_rename(fuse_req_t req,
 		     fuse_ino_t new_parent,
 		     const char *new_name,
 		     unsigned flags);
+void kvcfs_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name);
 void kvcfs_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void kvcfs_op_setattr(
 	fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi);
@@ -543,5 +758,14 @@ void kvcfs_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 void
 kvcfs_op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void kvcfs_op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void kvcfs_op_setxattr(fuse_req_t req,
+		       fuse_ino_t ino,
+		       const char *name,
+		       const char *value,
+		       size_t size,
+		       int flags);
+void kvcfs_op_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size);
+void kvcfs_op_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size);
+void kvcfs_op_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
 
 #endif

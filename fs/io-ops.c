@@ -48,11 +48,15 @@ reply_mapped(fuse_req_t req, int fd, size_t size, off_t off)
 	munmap(data, length);
 }
 
-/* The handle's file; stays valid while the handle does. */
+/* The handle's file; stays valid while the handle does. Of a private inode it may change. */
 static int
 file_of(const KvcfsHandle *handle)
 {
-	return handle->object ? kvc_l1_object_get_fd(handle->object) : handle->fd;
+	if (handle->object)
+		return kvc_l1_object_get_fd(handle->object);
+	if (handle->fd < 0 && handle->kind == KVCFS_HANDLE_WRITE)
+		return kvcfs_staging_get_fd(handle->inode);
+	return handle->fd;
 }
 
 void
@@ -99,7 +103,7 @@ write_staging(KvcfsHandle *handle, const char *data, size_t size, off_t off)
 	ssize_t n = kvcfs_staging_reserve(inode, (uint64_t)off + size);
 	if (n == 0)
 		n = write_fully(file_of(handle), data, size, off);
-	if (n < 0) {
+	if (n < 0 && n != -EROFS) {
 		pthread_mutex_lock(&inode->fs->names);
 		if (inode->staging && n == -EFBIG)
 			inode->staging->is_too_big = true;

@@ -3,6 +3,7 @@
 /* The file system as a whole: building it, its session, taking it apart; and the table of
  * operations. */
 
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
@@ -36,11 +37,15 @@ on_scope_known(void *user, KvcKeyScope *scope)
 static void
 make_tables(Kvcfs *fs)
 {
-	fs->ranks = g_hash_table_new(NULL, NULL);
+	fs->dirs = g_hash_table_new(NULL, NULL);
 	fs->objects = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fs->prefixes = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fs->closing = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
 					    (GDestroyNotify)kvc_object_key_unref, g_free);
+	fs->writing = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+					    (GDestroyNotify)kvc_object_key_unref,
+					    (GDestroyNotify)g_ptr_array_unref);
+	fs->redirects = g_hash_table_new(NULL, NULL);
 	fs->handles = g_hash_table_new(NULL, NULL);
 	fs->commit_waiters = g_ptr_array_new();
 	fs->held_dirs = g_ptr_array_new();
@@ -51,9 +56,11 @@ static void
 make_fixed_inodes(Kvcfs *fs)
 {
 	int64_t now = kvcfs_wall_ns();
+	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new_plain("", NULL);
 	fs->next_ino = FUSE_ROOT_ID;
 	pthread_mutex_lock(&fs->names);
-	fs->root = kvcfs_inode_new_locked(fs, KVCFS_DIR, NULL, "", NULL);
+	fs->root = kvcfs_inode_new_locked(fs, KVCFS_DIR, NULL, "", scope);
+	g_hash_table_insert(fs->dirs, scope, fs->root);
 	fs->root->mtime_ns = now;
 	fs->root->uid = getuid();
 	fs->root->gid = getgid();
@@ -82,18 +89,22 @@ free_parts(Kvcfs *fs)
 	kvcfs_notifier_free(fs->notifier);
 	kvcfs_pendings_free(fs->pendings);
 	kvcfs_inodes_free_all(fs);
+	kvcfs_dir_log_free(fs->dir_log);
 	g_ptr_array_unref(fs->controls);
 	g_hash_table_unref(fs->handles);
-	g_hash_table_unref(fs->ranks);
+	g_hash_table_unref(fs->dirs);
 	g_hash_table_unref(fs->objects);
 	g_hash_table_unref(fs->prefixes);
 	g_hash_table_unref(fs->closing);
+	g_hash_table_unref(fs->writing);
+	g_hash_table_unref(fs->redirects);
 	g_ptr_array_unref(fs->commit_waiters);
 	g_ptr_array_unref(fs->held_dirs);
 	g_ptr_array_unref(fs->open_prefixes);
 	pthread_mutex_destroy(&fs->names);
 	pthread_mutex_destroy(&fs->save_lock);
 	g_free((char *)fs->config.mount_point);
+	g_free((char *)fs->config.options_text);
 	g_free(fs);
 }
 
@@ -103,6 +114,8 @@ kvcfs_new(const KvcfsConfig *config, KvcStorageManagerConfig *engine, GError **e
 	Kvcfs *fs = g_new0(Kvcfs, 1);
 	fs->config = *config;
 	fs->config.mount_point = g_strdup(config->mount_point);
+	fs->config.options_text = g_strdup(config->options_text);
+	fs->start_ns = kvcfs_now_ns();
 	pthread_mutex_init(&fs->names, NULL);
 	pthread_mutex_init(&fs->save_lock, NULL);
 	make_tables(fs);
@@ -115,11 +128,13 @@ kvcfs_new(const KvcfsConfig *config, KvcStorageManagerConfig *engine, GError **e
 	fs->l1_capacity_bytes = engine->l1_size_bytes;
 	if (fs->config.max_object_size_bytes == 0)
 		fs->config.max_object_size_bytes = engine->l1_size_bytes / 8;
-	fs->sm = kvc_storage_manager_new(engine, error);
+	if (kvcfs_tree_open_log(fs, config->directory_log, error))
+		fs->sm = kvc_storage_manager_new(engine, error);
 	if (!fs->sm) {
 		free_parts(fs);
 		return NULL;
 	}
+	kvcfs_tree_restore(fs);
 	return fs;
 }
 
@@ -197,6 +212,7 @@ kvcfs_end_session(Kvcfs *fs, bool all_closed)
 	kvcfs_pendings_stop(fs->pendings);
 	if (!all_closed)
 		distrust_stagings(fs);
+	kvcfs_redirects_drop_all(fs);
 	kvcfs_handles_release_all(fs);
 	int rc = kvcfs_prefix_save_all(fs);
 	if (rc < 0)
@@ -271,6 +287,7 @@ const struct fuse_lowlevel_ops kvcfs_ops = {
 	.unlink = kvcfs_op_unlink,
 	.rmdir = kvcfs_op_rmdir,
 	.rename = kvcfs_op_rename,
+	.link = kvcfs_op_link,
 	.create = kvcfs_op_create,
 	.open = kvcfs_op_open,
 	.read = kvcfs_op_read,
@@ -285,4 +302,8 @@ const struct fuse_lowlevel_ops kvcfs_ops = {
 	.releasedir = kvcfs_op_releasedir,
 	.fsyncdir = op_fsyncdir,
 	.statfs = op_statfs,
+	.setxattr = kvcfs_op_setxattr,
+	.getxattr = kvcfs_op_getxattr,
+	.listxattr = kvcfs_op_listxattr,
+	.removexattr = kvcfs_op_removexattr,
 };

@@ -169,6 +169,8 @@ main(int argc, char **argv)
 	}
 	if (options->help || options->version)
 		return print_text(options);
+	if (options->is_fake)
+		return 0;
 	if (!options->foreground)
 		status = go_to_background(options->mountpoint, &fd);
 	if (status >= 0)

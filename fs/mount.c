@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fs/mount-device.h"
 #include "fs/mount-table.h"
 
 #define LOCK_WAIT_US (120 * G_USEC_PER_SEC)
@@ -324,23 +325,13 @@ process_init(struct fuse_session *se)
 }
 
 static bool
-check_device(GError **error)
-{
-	if (access("/dev/fuse", R_OK | W_OK) == 0)
-		return true;
-	int code = errno;
-	set_errno_error(error, code,
-			"/dev/fuse: %s (is the fuse module loaded, and the device given to this "
-			"container?)",
-			g_strerror(code));
-	return false;
-}
-
-static bool
 mount_session(KvcfsMount *mount, Kvcfs *fs, bool want_passthrough, GError **error)
 {
-	if (fuse_session_mount(mount->se, mount->mountpoint) != 0) {
+	char said[256];
+	if (kvcfs_mount_silently(mount->se, mount->mountpoint, said, sizeof said) != 0) {
 		const char *reason = take_fuse_message();
+		if (said[0] != '\0')
+			reason = said;
 		set_errno_error(error, EPERM, "cannot mount %s%s%s", mount->mountpoint,
 				reason[0] != '\0' ? ": " : "", reason);
 		return false;
@@ -366,7 +357,7 @@ kvcfs_mount_new(const char *mountpoint,
 		bool want_passthrough,
 		GError **error)
 {
-	if (!check_device(error))
+	if (!kvcfs_mount_check_device(error))
 		return NULL;
 	fuse_set_log_func(on_fuse_log);
 	struct fuse_session *se = session_new(options, fs, error);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Requests about names: LOOKUP, CREATE, MKDIR, UNLINK, RMDIR, RENAME. The kernel holds the
- * directory's lock until they are answered, so they are answered from memory; only a LOOKUP may
+ * Requests about names: LOOKUP, CREATE, MKDIR, UNLINK, RMDIR (RENAME: rename.c). The kernel holds
+ * the directory's lock until they are answered, so they are answered from memory; only a LOOKUP may
  * wait, bounded: for a writer that has closed (50 ms), for a chain and for L2's word on an unknown
  * name (--lookup-wait).
  */
 
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
@@ -90,7 +91,19 @@ ask_l2(Lookup *lookup)
 static bool
 is_named_here(const Lookup *lookup)
 {
-	return lookup->dir->kind == KVCFS_RANK || kvcfs_prefix_has(lookup->dir, lookup->key);
+	return lookup->dir->kind != KVCFS_PREFIX || kvcfs_prefix_has(lookup->dir, lookup->key);
+}
+
+/* A writer of the name has closed it: its RELEASE, which commits, is on its way. */
+static bool
+waits_for_commit(Lookup *lookup)
+{
+	if (lookup->has_waited_commit || !kvcfs_is_closing(lookup->fs, lookup->key, NULL))
+		return false;
+	lookup->has_waited_commit = true;
+	kvcfs_count(lookup->fs, lookups_waited_commit);
+	kvcfs_wait_for_commit(lookup->fs, lookup->req, lookup->key, NULL, after_commit, lookup);
+	return true;
 }
 
 static void
@@ -99,9 +112,26 @@ lookup_found(Lookup *lookup)
 	Kvcfs *fs = lookup->fs;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_object_inode_locked(fs, lookup->key);
+	kvcfs_readahead_note_locked(inode, lookup->dir);
 	pthread_mutex_unlock(&fs->names);
 	kvcfs_reply_entry(lookup->req, inode);
 	lookup_free(lookup);
+}
+
+/* A rename of the directory meanwhile has given its files other keys. */
+static bool
+has_moved(Lookup *lookup)
+{
+	Kvcfs *fs = lookup->fs;
+	pthread_mutex_lock(&fs->names);
+	KvcKeyScope *scope = lookup->dir->scope;
+	pthread_mutex_unlock(&fs->names);
+	if (scope == lookup->key->scope)
+		return false;
+	g_autoptr(KvcObjectKey) old = lookup->key;
+	lookup->key =
+		kvc_object_key_new(scope, old->space, old->chunk_hash, old->chunk_hash_len, NULL);
+	return true;
 }
 
 /* Goes as far as it can without waiting; each wait is done once. */
@@ -117,31 +147,33 @@ lookup_step(Lookup *lookup)
 		kvcfs_prefix_wait(dir, lookup->req, deadline, after_chain, lookup);
 		return;
 	}
+	/* What a plain file was is of no use any more. */
+	if (lookup->key->space == KVC_SPACE_PLAIN && waits_for_commit(lookup))
+		return;
 	bool is_named = is_named_here(lookup);
 	if (is_named && kvcfs_object_exists(fs, lookup->key)) {
 		lookup_found(lookup);
 		return;
 	}
-	if (!lookup->has_waited_commit && kvcfs_is_closing(fs, lookup->key, NULL)) {
-		lookup->has_waited_commit = true;
-		kvcfs_count(fs, lookups_waited_commit);
-		kvcfs_wait_for_commit(fs, lookup->req, lookup->key, NULL, after_commit, lookup);
+	if (waits_for_commit(lookup))
 		return;
-	}
-	if (is_named && !lookup->has_asked_l2 && kvc_storage_manager_has_shared_l2(fs->sm))
+	if (has_moved(lookup))
+		lookup_step(lookup);
+	else if (is_named && !lookup->has_asked_l2 && kvc_storage_manager_has_shared_l2(fs->sm))
 		ask_l2(lookup);
 	else
 		lookup_end(lookup, ENOENT);
 }
 
+/* KEY is taken. */
 static void
-lookup_object(fuse_req_t req, KvcfsInode *dir, const char *name)
+lookup_object(fuse_req_t req, KvcfsInode *dir, KvcObjectKey *key)
 {
 	Lookup *lookup = g_new0(Lookup, 1);
 	lookup->fs = dir->fs;
 	lookup->req = req;
 	lookup->dir = kvcfs_inode_ref(dir);
-	lookup->key = kvcfs_name_to_key(dir->scope, name);
+	lookup->key = key;
 	lookup_step(lookup);
 }
 
@@ -162,9 +194,8 @@ is_keys_file(const KvcfsInode *dir, const char *name)
 	return dir->kind == KVCFS_PREFIX && strcmp(name, KVCFS_KEYS_FILE) == 0;
 }
 
-/* Everything but the name of an object. */
 static KvcfsInode *
-lookup_other(KvcfsInode *dir, const char *name)
+lookup_directory(KvcfsInode *dir, const char *name)
 {
 	switch (dir->kind) {
 	case KVCFS_DIR:
@@ -174,13 +205,7 @@ lookup_other(KvcfsInode *dir, const char *name)
 	case KVCFS_CONTROL_ROOT:
 		return kvcfs_control_lookup(dir->fs, name);
 	case KVCFS_RANK:
-	case KVCFS_PREFIX:
-		if (is_keys_file(dir, name))
-			return kvcfs_prefix_shows_keys_file(dir) ? kvcfs_prefix_keys_inode(dir)
-								 : NULL;
-		if (kvcfs_name_classify(name) == KVCFS_NAME_TEMPORARY)
-			return lookup_temp(dir, name);
-		return dir->kind == KVCFS_RANK ? kvcfs_prefix_lookup(dir, name) : NULL;
+		return kvcfs_prefix_lookup(dir, name);
 	default:
 		return NULL;
 	}
@@ -189,36 +214,57 @@ lookup_other(KvcfsInode *dir, const char *name)
 static bool
 has_objects(const KvcfsInode *dir)
 {
-	return dir->kind == KVCFS_RANK || dir->kind == KVCFS_PREFIX;
+	return dir->kind == KVCFS_RANK || dir->kind == KVCFS_PREFIX || dir->kind == KVCFS_DIR;
+}
+
+/* Everything but the name of an object. */
+static KvcfsInode *
+lookup_other(KvcfsInode *dir, const char *name)
+{
+	KvcfsInode *inode = NULL;
+	if (is_keys_file(dir, name))
+		return kvcfs_prefix_shows_keys_file(dir) ? kvcfs_prefix_keys_inode(dir) : NULL;
+	bool is_temporary =
+		has_objects(dir) && kvcfs_name_classify(dir->scope, name) == KVCFS_NAME_TEMPORARY;
+	if (is_temporary)
+		inode = lookup_temp(dir, name);
+	/* A directory may have any name where there are plain files. */
+	if (!inode && (!is_temporary || dir->kind == KVCFS_DIR))
+		inode = lookup_directory(dir, name);
+	return inode;
 }
 
 void
 kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
-	if (has_objects(dir) && kvcfs_name_classify(name) == KVCFS_NAME_HASH) {
-		lookup_object(req, dir, name);
-		return;
-	}
-	KvcfsInode *inode = lookup_other(dir, name);
+	pid_t tid = fuse_req_ctx(req)->pid;
+	KvcfsInode *inode = kvcfs_redirect_lookup(dir, name, tid);
+	if (!inode && !(is_keys_file(dir, name) && kvcfs_prefix_hides_keys_file(dir, tid)))
+		inode = lookup_other(dir, name);
+	KvcObjectKey *key = !inode && has_objects(dir) ? kvcfs_name_to_key(dir->scope, name) : NULL;
 	if (inode)
 		kvcfs_reply_entry(req, inode);
+	else if (key)
+		lookup_object(req, dir, key);
 	else
-		fuse_reply_err(req, ENOENT);
+		fuse_reply_err(req, strlen(name) > KVC_NAME_MAX_BYTES ? ENAMETOOLONG : ENOENT);
 }
 
 /* ---- CREATE -------------------------------------------------------------------------------- */
 
 static int
-check_create(const KvcfsInode *dir, const char *name)
+check_create(KvcfsInode *dir, const char *name)
 {
 	if (dir->kind == KVCFS_CONTROL_ROOT)
 		return -EACCES;
-	if (!has_objects(dir))
-		return -EOPNOTSUPP;
 	if (__atomic_load_n(&dir->fs->is_draining, __ATOMIC_RELAXED))
 		return -EROFS;
-	return kvcfs_name_classify(name) == KVCFS_NAME_OTHER ? -EINVAL : 0;
+	if (strlen(name) > KVC_NAME_MAX_BYTES)
+		return -ENAMETOOLONG;
+	if (kvcfs_tree_has_child(dir, name))
+		return -EISDIR;
+	return kvcfs_name_classify(dir->scope, name) == KVCFS_NAME_OTHER ? -EINVAL : 0;
 }
 
 /* .keys was removed and is made again. */
@@ -244,8 +290,66 @@ undo_create(KvcfsHandle *handle, KvcfsInode *dir, const char *name)
 {
 	KvcfsInode *inode = handle->inode;
 	kvcfs_handle_release(handle);
-	kvcfs_staging_unlink(dir, name);
+	pthread_mutex_lock(&dir->fs->names);
+	bool is_ours = kvcfs_temp_lookup_locked(dir, name) == inode && inode->staging &&
+		       inode->staging->n_writers == 0;
+	pthread_mutex_unlock(&dir->fs->names);
+	if (is_ours)
+		kvcfs_temp_unlink(dir, name);
 	kvcfs_inode_unref(inode, 1);
+}
+
+/* INODE (owned) has one writer more, for the handle that is made here. */
+static void
+answer_create(fuse_req_t req,
+	      KvcfsInode *dir,
+	      const char *name,
+	      KvcfsInode *inode,
+	      struct fuse_file_info *fi)
+{
+	KvcfsHandle *handle = kvcfs_handle_new(KVCFS_HANDLE_WRITE, inode);
+	struct fuse_entry_param entry = {.ino = kvcfs_inode_nodeid(inode)};
+	kvcfs_inode_get_attr(inode, &entry.attr);
+	/* We are its writer: the object stays, and with it the descriptor, until we are released.
+	 */
+	int fd = kvcfs_staging_get_fd(inode);
+	handle->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	int id =
+		handle->fd < 0 ? -errno : kvcfs_io_open(inode, fd, NULL, inode->staging->is_direct);
+	handle->is_counted = id >= 0;
+	fi->fh = (uintptr_t)handle;
+	fi->direct_io = id == 0;
+	if (id >= 0 && kvcfs_reply_create(req, &entry, fi, id) == 0)
+		return;
+	if (id < 0)
+		fuse_reply_err(req, -id);
+	undo_create(handle, dir, name);
+}
+
+/*
+ * The name has come to be a plain file's since the kernel looked: as an open of that. The kernel
+ * looks once more, and finds what the redirect says.
+ */
+static bool
+opens_existing(fuse_req_t req, KvcfsInode *dir, const char *name, int flags)
+{
+	Kvcfs *fs = dir->fs;
+	KvcfsInode *private = NULL;
+	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
+	if (flags & (O_EXCL | O_TRUNC) || !key || key->space != KVC_SPACE_PLAIN ||
+	    !kvcfs_object_exists(fs, key))
+		return false;
+	if ((flags & O_ACCMODE) != O_RDONLY) {
+		pthread_mutex_lock(&fs->names);
+		KvcfsInode *inode = kvcfs_object_inode_locked(fs, key);
+		pthread_mutex_unlock(&fs->names);
+		int rc = kvcfs_overwrite_begin(inode, false, &private);
+		kvcfs_inode_unref(inode, 1);
+		if (rc == 0)
+			kvcfs_redirect_object(fs, fuse_req_ctx(req)->pid, key, private);
+	}
+	fuse_reply_err(req, ESTALE);
+	return true;
 }
 
 void
@@ -259,29 +363,14 @@ kvcfs_op_create(
 		create_keys_file(req, dir, fi);
 		return;
 	}
-	if (rc == 0)
-		rc = kvcfs_staging_create(dir, name, fuse_req_ctx(req), mode, &inode);
-	if (rc < 0) {
-		fuse_reply_err(req, -rc);
+	if (rc == 0 && opens_existing(req, dir, name, fi->flags))
 		return;
-	}
-	KvcfsHandle *handle = kvcfs_handle_new(KVCFS_HANDLE_WRITE, inode);
-	struct fuse_entry_param entry = {.ino = kvcfs_inode_nodeid(inode)};
-	kvcfs_inode_get_attr(inode, &entry.attr);
-	/* We are its writer: the object stays, and with it the descriptor, until we are released.
-	 */
-	int fd = kvc_l1_object_get_fd(inode->staging->object);
-	handle->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	int id = handle->fd < 0 ? -errno : kvcfs_io_open(inode, fd);
-	handle->is_counted = id >= 0;
-	fi->fh = (uintptr_t)handle;
-	fi->direct_io = id == 0;
-	if (id < 0) {
-		fuse_reply_err(req, -id);
-		undo_create(handle, dir, name);
-	} else if (kvcfs_reply_create(req, &entry, fi, id) != 0) {
-		undo_create(handle, dir, name);
-	}
+	if (rc == 0)
+		rc = kvcfs_staging_create(dir, name, fuse_req_ctx(req), mode, fi->flags, &inode);
+	if (rc < 0)
+		fuse_reply_err(req, -rc);
+	else
+		answer_create(req, dir, name, inode, fi);
 }
 
 /* ---- The rest ------------------------------------------------------------------------------ */
@@ -303,20 +392,28 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 		return;
 	}
 	const struct fuse_ctx *ctx = fuse_req_ctx(req);
+	struct stat owner = {.st_uid = ctx->uid, .st_gid = ctx->gid};
+	if (inode->kind == KVCFS_PREFIX) /* its chain carries them */
+		kvcfs_attr_set(inode, &owner, FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID);
 	pthread_mutex_lock(&dir->fs->names);
 	inode->uid = ctx->uid;
 	inode->gid = ctx->gid;
+	if (inode->kind == KVCFS_PREFIX)
+		kvcfs_prefix_set_maker_locked(inode, ctx->pid);
+	if (dir->kind == KVCFS_DIR)
+		kvcfs_tree_remember_locked(inode);
 	pthread_mutex_unlock(&dir->fs->names);
+	kvcfs_dir_log_settle(dir->fs->dir_log);
 	kvcfs_reply_entry(req, inode);
 }
 
-/* rm in the rank directory: from every tier. Who has it open goes on with this inode. */
+/* rm in a rank or plain directory: from every tier. Who has it open goes on with this inode. */
 static int
-unlink_object(KvcfsInode *rank, const char *name)
+unlink_object(KvcfsInode *dir, const char *name)
 {
-	Kvcfs *fs = rank->fs;
-	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(rank->scope, name);
-	int rc = kvc_storage_manager_delete(fs->sm, key);
+	Kvcfs *fs = dir->fs;
+	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
+	int rc = key ? kvc_storage_manager_delete(fs->sm, key) : -ENOENT;
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&fs->names);
@@ -326,6 +423,8 @@ unlink_object(KvcfsInode *rank, const char *name)
 		inode->is_unlinked = true;
 	}
 	pthread_mutex_unlock(&fs->names);
+	kvcfs_staging_object_removed(fs, key);
+	kvc_storage_manager_settle_deletions(fs->sm);
 	return 0;
 }
 
@@ -342,18 +441,17 @@ void
 kvcfs_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
-	KvcfsNameClass class = kvcfs_name_classify(name);
 	int rc = -ENOENT;
 	if (dir->kind == KVCFS_CONTROL_ROOT)
 		rc = -EACCES;
 	else if (is_keys_file(dir, name))
 		rc = unlink_keys_file(dir);
-	else if (has_objects(dir) && class == KVCFS_NAME_TEMPORARY)
-		rc = kvcfs_staging_unlink(dir, name);
-	else if (dir->kind == KVCFS_RANK && class == KVCFS_NAME_HASH)
-		rc = unlink_object(dir, name);
-	else if (dir->kind == KVCFS_PREFIX && class == KVCFS_NAME_HASH)
+	else if (kvcfs_name_classify(dir->scope, name) == KVCFS_NAME_TEMPORARY)
+		rc = kvcfs_temp_unlink(dir, name);
+	else if (dir->kind == KVCFS_PREFIX)
 		rc = kvcfs_prefix_unlink(dir, name);
+	else
+		rc = unlink_object(dir, name);
 	fuse_reply_err(req, -rc);
 }
 
@@ -368,48 +466,5 @@ kvcfs_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 		rc = kvcfs_tree_rmdir(dir, name);
 	else if (dir->kind == KVCFS_RANK)
 		rc = kvcfs_prefix_rmdir(dir, name);
-	fuse_reply_err(req, -rc);
-}
-
-/* What is not a temporary file has its name for good: mv then copies. */
-static int
-rename_committed(KvcfsInode *dir, const char *name, const KvcfsInode *new_dir, const char *new_name)
-{
-	if (dir == new_dir && strcmp(name, new_name) == 0)
-		return 0;
-	if (has_objects(dir) && kvcfs_name_classify(name) == KVCFS_NAME_HASH) {
-		g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
-		bool is_here = dir->kind == KVCFS_RANK || kvcfs_prefix_has(dir, key);
-		bool exists = kvcfs_object_exists(dir->fs, key);
-		return is_here && exists ? -EXDEV : -ENOENT;
-	}
-	return -EXDEV;
-}
-
-void
-kvcfs_op_rename(fuse_req_t req,
-		fuse_ino_t parent,
-		const char *name,
-		fuse_ino_t new_parent,
-		const char *new_name,
-		unsigned flags)
-{
-	Kvcfs *fs = kvcfs_of(req);
-	KvcfsInode *dir = kvcfs_inode_of(fs, parent);
-	KvcfsInode *new_dir = kvcfs_inode_of(fs, new_parent);
-	int rc;
-	if (flags & ~RENAME_NOREPLACE)
-		rc = -EINVAL;
-	else if (dir->kind == KVCFS_CONTROL_ROOT || new_dir->kind == KVCFS_CONTROL_ROOT)
-		rc = -EACCES;
-	else if (!has_objects(dir) || kvcfs_name_classify(name) != KVCFS_NAME_TEMPORARY ||
-		 is_keys_file(dir, name))
-		rc = rename_committed(dir, name, new_dir, new_name);
-	else if (!has_objects(new_dir))
-		rc = -EOPNOTSUPP;
-	else if (__atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED))
-		rc = -EROFS;
-	else
-		rc = kvcfs_staging_rename(dir, name, new_dir, new_name, flags);
 	fuse_reply_err(req, -rc);
 }

@@ -37,20 +37,17 @@ static GArray *
 find_names(Kvcfs *fs, KvcObjectKey *key)
 {
 	GArray *entries = g_array_new(FALSE, FALSE, sizeof(Entry));
-	g_autofree char *name =
-		key->space == KVC_SPACE_CHUNK
-			? kvc_object_key_hash_hex(key)
-			: g_strndup((const char *)key->chunk_hash, key->chunk_hash_len);
+	g_autofree char *name = kvcfs_key_to_name(key);
 	pthread_mutex_lock(&fs->names);
-	KvcfsInode *rank = kvcfs_tree_find_rank_locked(fs, key->scope);
-	if (rank)
-		add_dir_locked(entries, rank, name);
-	if (rank && rank->nlinks && g_hash_table_contains(rank->nlinks, key)) {
+	KvcfsInode *dir = kvcfs_tree_find_dir_locked(fs, key->scope);
+	if (dir)
+		add_dir_locked(entries, dir, name);
+	if (dir && dir->nlinks && g_hash_table_contains(dir->nlinks, key)) {
 		GHashTableIter iter;
 		KvcfsInode *prefix;
 		g_hash_table_iter_init(&iter, fs->prefixes);
 		while (g_hash_table_iter_next(&iter, NULL, (void **)&prefix))
-			if (prefix->parent == rank && kvcfs_prefix_has_locked(prefix, key))
+			if (prefix->parent == dir && kvcfs_prefix_has_locked(prefix, key))
 				add_dir_locked(entries, prefix, name);
 	}
 	pthread_mutex_unlock(&fs->names);

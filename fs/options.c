@@ -1,38 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "fs/options.h"
+#include "fs/options-table.h"
 
 #include <errno.h>
 #include <math.h>
-#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "kvcache/registry.h"
 
-typedef enum {
-	ARG_FLAG,	  /* bool */
-	ARG_STRING,	  /* char * */
-	ARG_LIST,	  /* GPtrArray *, repeatable */
-	ARG_SIZE,	  /* uint64_t */
-	ARG_DOUBLE,	  /* double */
-	ARG_UINT,	  /* unsigned */
-	ARG_SECONDS,	  /* int64_t, in ns */
-	ARG_MILLISECONDS, /* int64_t, in ns */
-} ArgType;
-
-typedef struct OptionDef {
-	const char *name;
-	char short_name;
-	ArgType type;
-	size_t offset;
-	double min, max;
-	const char *default_value; /* NULL: none, or computed */
-	const char *arg;
-	const char *help;
-} OptionDef;
-
 #define AT(field) offsetof(KvcfsOptions, field)
 #define DAY_SECONDS 86400.0
+#define fail kvcfs_options_fail
 
 /* clang-format off */
 static const OptionDef defs[] = {
@@ -62,11 +40,17 @@ static const OptionDef defs[] = {
 	 "Memory freed by one round of eviction"},
 	{"io-mode", 0, ARG_STRING, AT(io_mode), 0, 0, "auto", "MODE",
 	 "auto, passthrough (or do not start) or direct"},
+	{"readahead", 0, ARG_UINT, AT(readahead), 0, 1024, "4", "N",
+	 "Entries of a prefix directory loaded ahead of the one that is opened, 0: none"},
+	{"temp-names", 0, ARG_LIST, AT(temp_names), 0, 0, NULL, "PATTERN[,PATTERN...]",
+	 "More names of temporary files, as patterns of a shell (repeatable)"},
 	{"state-dir", 0, ARG_STRING, AT(state_dir), 0, 0, NULL, "DIR",
 	 "State of this mount (default: /var/lib/kvcachefs/state/ID as root, else "
 	 "$XDG_STATE_HOME/kvcachefs/ID)"},
 	{"drain-timeout", 0, ARG_SECONDS, AT(drain_timeout_ns), 0, DAY_SECONDS, "60", "SECONDS",
 	 "Longest time to store what is not stored yet before the end"},
+	{"config", 0, ARG_STRING, AT(config_file), 0, 0, NULL, "FILE",
+	 "Read options from FILE; those of the command line win"},
 	{"foreground", 'f', ARG_FLAG, AT(foreground), 0, 0, NULL, NULL,
 	 "Stay in the foreground, log to stderr"},
 	{"options", 'o', ARG_LIST, AT(mount_options), 0, 0, NULL, "OPT[,OPT...]",
@@ -83,10 +67,8 @@ static const char *const io_mode_names[] = {
 	NULL,
 };
 
-static bool fail(GError **error, int code, const char *format, ...) G_GNUC_PRINTF(3, 4);
-
-static bool
-fail(GError **error, int code, const char *format, ...)
+bool
+kvcfs_options_fail(GError **error, int code, const char *format, ...)
 {
 	va_list args;
 	va_start(args, format);
@@ -159,59 +141,89 @@ set_value(KvcfsOptions *options, const OptionDef *def, const char *text, GError 
 	return true;
 }
 
-static const OptionDef *
-find_def(const char *option)
+/* ---- The table ----------------------------------------------------------------------------- */
+
+const OptionDef *
+kvcfs_option_table(size_t *n)
 {
-	for (size_t i = 0; i < G_N_ELEMENTS(defs); i++) {
-		bool is_long = g_str_has_prefix(option, "--");
-		if (is_long ? strcmp(option + 2, defs[i].name) == 0
-			    : option[1] == defs[i].short_name)
+	*n = G_N_ELEMENTS(defs);
+	return defs;
+}
+
+const OptionDef *
+kvcfs_option_find(const char *name)
+{
+	for (size_t i = 0; i < G_N_ELEMENTS(defs); i++)
+		if (strcmp(name, defs[i].name) == 0)
 			return &defs[i];
-	}
 	return NULL;
+}
+
+bool
+kvcfs_option_is_command_only(const OptionDef *def)
+{
+	static const char *const names[] = {"help", "version", "config", NULL};
+	return g_strv_contains(names, def->name);
+}
+
+char *
+kvcfs_option_suggest(const char *dashes, const char *name)
+{
+	const char *names[G_N_ELEMENTS(defs) + 1] = {NULL};
+	for (size_t i = 0; i < G_N_ELEMENTS(defs); i++)
+		names[i] = defs[i].name;
+	const char *nearest = kvc_nearest_name(name, names);
+	return nearest ? g_strdup_printf("; did you mean \"%s%s\"?", dashes, nearest)
+		       : g_strdup("");
+}
+
+/* "NAME", or of a list's entry "NAME.I". */
+static char *
+origin_key(const OptionDef *def, guint i)
+{
+	return def->type == ARG_LIST ? g_strdup_printf("%s.%u", def->name, i) : g_strdup(def->name);
+}
+
+const char *
+kvcfs_option_origin(const KvcfsOptions *options, const OptionDef *def, guint i)
+{
+	g_autofree char *key = origin_key(def, i);
+	const char *origin = g_hash_table_lookup(options->origins, key);
+	if (origin != NULL)
+		return origin;
+	bool is_computed = def->type == ARG_SIZE && def->default_value == NULL;
+	return is_computed ? KVCFS_ORIGIN_COMPUTED : KVCFS_ORIGIN_DEFAULT;
+}
+
+bool
+kvcfs_option_set(KvcfsOptions *options,
+		 const OptionDef *def,
+		 const char *text,
+		 const char *origin,
+		 GError **error)
+{
+	guint i = 0;
+	if (def->type == ARG_LIST)
+		i = (*(GPtrArray **)((char *)options + def->offset))->len;
+	if (!set_value(options, def, text, error))
+		return false;
+	g_hash_table_insert(options->origins, origin_key(def, i), g_strdup(origin));
+	return true;
 }
 
 static gboolean
 on_option(const char *name, const char *value, void *user, GError **error)
 {
-	return set_value(user, find_def(name), value, error);
+	const OptionDef *def = NULL;
+	if (g_str_has_prefix(name, "--"))
+		def = kvcfs_option_find(name + 2);
+	for (size_t i = 0; def == NULL; i++)
+		if (defs[i].short_name == name[1])
+			def = &defs[i];
+	return kvcfs_option_set(user, def, value, KVCFS_ORIGIN_COMMAND_LINE, error);
 }
 
 /* ---- Defaults ------------------------------------------------------------------------------ */
-
-static void
-min_with_file(uint64_t *bytes, const char *path)
-{
-	g_autofree char *text = NULL;
-	if (!g_file_get_contents(path, &text, NULL, NULL))
-		return;
-	uint64_t limit = g_ascii_strtoull(text, NULL, 10); /* "max" is 0 */
-	if (limit > 0 && limit < *bytes)
-		*bytes = limit;
-}
-
-/* A quarter of the machine's memory, or of what the daemon's own memory cgroup may use. */
-static uint64_t
-default_l1_size(void)
-{
-	uint64_t bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-	g_autofree char *text = NULL;
-	char *group = NULL;
-
-	min_with_file(&bytes, "/sys/fs/cgroup/memory.max");
-	if (g_file_get_contents("/proc/self/cgroup", &text, NULL, NULL))
-		group = strstr(text, "0::/");
-	if (group != NULL) {
-		group += strlen("0::");
-		*strchrnul(group, '\n') = '\0';
-		for (char *slash; (slash = strrchr(group, '/')) != NULL; *slash = '\0') {
-			g_autofree char *path =
-				g_strdup_printf("/sys/fs/cgroup%s/memory.max", group);
-			min_with_file(&bytes, path);
-		}
-	}
-	return bytes / 4 & ~(uint64_t)4095;
-}
 
 static KvcfsOptions *
 options_new(void)
@@ -219,7 +231,9 @@ options_new(void)
 	KvcfsOptions *options = g_new0(KvcfsOptions, 1);
 	options->mount_options = g_ptr_array_new_with_free_func(g_free);
 	options->l2_adapters = g_ptr_array_new_with_free_func(g_free);
-	options->l1_size_bytes = default_l1_size();
+	options->temp_names = g_ptr_array_new_with_free_func(g_free);
+	options->origins = g_hash_table_new_full(g_str_hash, g_str_equal, g_free, g_free);
+	options->l1_size_bytes = kvcfs_default_l1_size();
 	for (size_t i = 0; i < G_N_ELEMENTS(defs); i++)
 		if (defs[i].default_value != NULL)
 			set_value(options, &defs[i], defs[i].default_value, NULL);
@@ -236,6 +250,8 @@ kvcfs_options_free(KvcfsOptions *options)
 			g_free(*(char **)((char *)options + defs[i].offset));
 	g_ptr_array_unref(options->mount_options);
 	g_ptr_array_unref(options->l2_adapters);
+	g_ptr_array_unref(options->temp_names);
+	g_hash_table_unref(options->origins);
 	g_free(options->mountpoint);
 	g_free(options);
 }
@@ -276,20 +292,15 @@ context_new(KvcfsOptions *options)
 static void
 improve_unknown_option(GError **error)
 {
-	const char *names[G_N_ELEMENTS(defs) + 1] = {NULL};
 	const char *option = strchr((*error)->message, '-');
-	const char *nearest = NULL;
 	if (!g_error_matches(*error, G_OPTION_ERROR, G_OPTION_ERROR_UNKNOWN_OPTION) ||
 	    option == NULL)
 		return;
-	for (size_t i = 0; i < G_N_ELEMENTS(defs); i++)
-		names[i] = defs[i].name;
 	g_autofree char *name = g_strndup(option, strcspn(option, "="));
-	if (g_str_has_prefix(name, "--"))
-		nearest = kvc_nearest_name(name + 2, names);
-	GError *better = g_error_new(KVC_OPTIONS_ERROR, EINVAL, "unknown option \"%s\"%s%s%s", name,
-				     nearest != NULL ? "; did you mean \"--" : " (see --help)",
-				     nearest != NULL ? nearest : "", nearest != NULL ? "\"?" : "");
+	g_autofree char *suggestion =
+		g_str_has_prefix(name, "--") ? kvcfs_option_suggest("--", name + 2) : g_strdup("");
+	GError *better = g_error_new(KVC_OPTIONS_ERROR, EINVAL, "unknown option \"%s\"%s", name,
+				     *suggestion ? suggestion : " (see --help)");
 	g_clear_error(error);
 	*error = better;
 }
@@ -337,9 +348,8 @@ check_policies(const KvcfsOptions *options, GError **error)
 	return true;
 }
 
-/* The checked options of a specification and its adapter. */
-static KvcOptions *
-check_adapter(const char *specification, const KvcL2AdapterOps **ops, GError **error)
+KvcOptions *
+kvcfs_check_adapter(const char *specification, const KvcL2AdapterOps **ops, GError **error)
 {
 	g_autoptr(KvcOptions) parsed = kvc_options_parse(specification, error);
 	if (parsed != NULL)
@@ -361,7 +371,7 @@ kvcfs_options_foreach_path(const KvcfsOptions *options,
 	for (size_t i = 0; i + 1 < options->l2_adapters->len; i++) {
 		const char *specification = options->l2_adapters->pdata[i];
 		const KvcL2AdapterOps *ops = NULL;
-		g_autoptr(KvcOptions) parsed = check_adapter(specification, &ops, error);
+		g_autoptr(KvcOptions) parsed = kvcfs_check_adapter(specification, &ops, error);
 		if (parsed == NULL)
 			return false;
 		for (const KvcOptionSpec *spec = ops->options; spec != NULL && spec->name; spec++) {
@@ -386,29 +396,69 @@ check_absolute(
 	return fail(error, EINVAL, "--l2-adapter: %s \"%s\" is not an absolute path", name, path);
 }
 
+/* "a,b" in one entry becomes two; a pattern must be able to name a file. */
+static bool
+split_temp_names(KvcfsOptions *options, GError **error)
+{
+	GPtrArray *patterns = g_ptr_array_new_with_free_func(g_free);
+	bool is_good = true;
+	for (guint i = 0; is_good && i < options->temp_names->len; i++) {
+		g_auto(GStrv) parts = g_strsplit(options->temp_names->pdata[i], ",", -1);
+		for (char **part = parts; is_good && *part != NULL; part++) {
+			is_good = **part != '\0' && strchr(*part, '/') == NULL;
+			if (!is_good)
+				fail(error, EINVAL, "--temp-names: \"%s\" is no pattern of a name",
+				     *part);
+			g_ptr_array_add(patterns, g_strdup(*part));
+		}
+	}
+	g_ptr_array_unref(options->temp_names);
+	options->temp_names = patterns;
+	return is_good;
+}
+
+/* What the command line, the mount options and the file say together. */
+static bool
+complete(KvcfsOptions *options, GError **error)
+{
+	if (!kvcfs_options_take_mount_options(options, 0, KVCFS_ORIGIN_COMMAND_LINE, error) ||
+	    (options->config_file != NULL && !kvcfs_options_read_file(options, error)) ||
+	    !split_temp_names(options, error))
+		return false;
+	g_ptr_array_add(options->l2_adapters, NULL);
+	g_ptr_array_add(options->temp_names, NULL);
+	if (!kvcfs_check_l1_size(options->l1_size_bytes, error) || !check_io_mode(options, error) ||
+	    !check_policies(options, error) ||
+	    !kvcfs_options_foreach_path(options, check_absolute, NULL, error))
+		return false;
+	if (options->state_dir != NULL) {
+		char *absolute = g_canonicalize_filename(options->state_dir, NULL);
+		g_free(options->state_dir);
+		options->state_dir = absolute;
+	}
+	return true;
+}
+
 KvcfsOptions *
 kvcfs_options_parse(int argc, char **argv, GError **error)
 {
 	g_autoptr(KvcfsOptions) options = options_new();
 	g_autoptr(GOptionContext) context = context_new(options);
+	g_auto(GStrv) arguments = g_strdupv(argv);
+	if (!kvcfs_options_take_mount_helper(options, &argc, &arguments, error))
+		return NULL;
+	/* GOption moves what it leaves, and owns nothing of it. */
+	g_autofree char **rest = g_memdup2(arguments, sizeof *rest * ((size_t)argc + 1));
 	GError *failure = NULL;
-	if (!g_option_context_parse(context, &argc, &argv, &failure)) {
+	if (!g_option_context_parse(context, &argc, &rest, &failure)) {
 		improve_unknown_option(&failure);
 		g_propagate_error(error, failure);
 		return NULL;
 	}
 	if (options->help || options->version)
 		return g_steal_pointer(&options);
-	g_ptr_array_add(options->l2_adapters, NULL);
-	if (!take_mountpoint(options, argc, argv, error) || !check_io_mode(options, error) ||
-	    !check_policies(options, error) ||
-	    !kvcfs_options_foreach_path(options, check_absolute, NULL, error))
+	if (!take_mountpoint(options, argc, rest, error) || !complete(options, error))
 		return NULL;
-	if (options->state_dir != NULL) {
-		char *absolute = g_canonicalize_filename(options->state_dir, NULL);
-		g_free(options->state_dir);
-		options->state_dir = absolute;
-	}
 	return g_steal_pointer(&options);
 }
 
@@ -435,71 +485,21 @@ kvcfs_options_fill_fs(const KvcfsOptions *options, KvcfsConfig *config)
 		.lookup_wait_ns = options->lookup_wait_ns,
 		.load_timeout_ns = options->load_timeout_ns,
 		.max_object_size_bytes = options->max_object_size_bytes,
+		.readahead = options->readahead,
 	};
 	for (KvcfsIoMode mode = KVCFS_IO_AUTO; mode <= KVCFS_IO_DIRECT; mode++)
 		if (strcmp(options->io_mode, io_mode_names[mode]) == 0)
 			config->io_mode = mode;
 }
 
-/* ---- Help ---------------------------------------------------------------------------------- */
-
-static void
-append_specs(GString *text, const KvcOptionSpec *specs)
-{
-	static const char *const types[] = {
-		[KVC_OPTION_STRING] = "TEXT",	[KVC_OPTION_BOOL] = "BOOL",
-		[KVC_OPTION_INT] = "N",		[KVC_OPTION_SIZE] = "SIZE",
-		[KVC_OPTION_DOUBLE] = "NUMBER",
-	};
-	for (const KvcOptionSpec *spec = specs; spec != NULL && spec->name != NULL; spec++) {
-		g_autofree char *left = g_strdup_printf("%s=%s", spec->name, types[spec->type]);
-		g_string_append_printf(text, "      %-28s %s", left, spec->help);
-		if (spec->required)
-			g_string_append(text, " (required)");
-		else if (spec->default_value != NULL)
-			g_string_append_printf(text, " (default: %s)", spec->default_value);
-		g_string_append_c(text, '\n');
-	}
-}
-
-static void
-append_adapters(GString *text)
-{
-	const KvcL2AdapterOps *ops;
-
-	g_string_append(text, "L2 adapters (--l2-adapter type=NAME,option=value,...):\n");
-	for (size_t i = 0; (ops = kvc_l2_adapter_at(i)) != NULL; i++) {
-		g_string_append_printf(text, "  %-16s %s\n", ops->type_name, ops->summary);
-		append_specs(text, ops->options);
-	}
-	g_string_append(text, "  every adapter\n");
-	append_specs(text, kvc_l2_adapter_common_options);
-}
-
-#define APPEND_POLICIES(text, title, type, at)                                                     \
-	do {                                                                                       \
-		const type *policy_;                                                               \
-		g_string_append(text, "\n" title ":\n");                                           \
-		for (size_t i_ = 0; (policy_ = at(i_)) != NULL; i_++)                              \
-			g_string_append_printf(text, "  %-16s %s\n", policy_->name,                \
-					       policy_->summary);                                  \
-	} while (0)
-
 char *
 kvcfs_options_get_help(void)
 {
 	g_autoptr(KvcfsOptions) options = options_new();
 	g_autoptr(GOptionContext) context = context_new(options);
-	g_autoptr(GString) text = g_string_new(NULL);
+	g_autofree char *modules = kvcfs_options_describe_modules();
 
-	append_adapters(text);
-	APPEND_POLICIES(text, "Store policies (--l2-store-policy)", KvcStorePolicy,
-			kvc_store_policy_at);
-	APPEND_POLICIES(text, "Prefetch policies (--l2-prefetch-policy)", KvcPrefetchPolicy,
-			kvc_prefetch_policy_at);
-	APPEND_POLICIES(text, "Eviction policies (--eviction-policy)", KvcEvictionPolicy,
-			kvc_eviction_policy_at);
 	g_option_context_set_summary(context, "Mounts a tiered LLM KV cache as a file system.");
-	g_option_context_set_description(context, text->str);
+	g_option_context_set_description(context, modules);
 	return g_option_context_get_help(context, TRUE, NULL);
 }

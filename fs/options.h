@@ -2,7 +2,10 @@
 #ifndef FS_OPTIONS_H
 #define FS_OPTIONS_H
 
-/* The command line of kvcachefs. One table in options.c feeds parsing, --help and the manual. */
+/*
+ * The options of kvcachefs, from the command line, "-o" and --config. One table in options.c feeds
+ * parsing, --help, .kvcache/config and the manual.
+ */
 
 #include "fs/kvcfs.h"
 
@@ -11,7 +14,11 @@ typedef struct KvcfsOptions {
 	bool help, version, foreground;
 	char *state_dir; /* absolute; NULL: the default one */
 	int64_t drain_timeout_ns;
-	GPtrArray *mount_options; /* of char *, each as given to -o */
+	char *config_file;	  /* NULL: none */
+	GPtrArray *mount_options; /* of char *: what libfuse is to be told, one an entry, quoted */
+	bool has_allow_other, is_read_only,
+		is_fake;     /* is_fake: mount(8) only wants to know if it could be */
+	GHashTable *origins; /* name, or name.i of a list -> where it was set */
 
 	uint64_t l1_size_bytes;
 	uint64_t l1_overrun_bytes, max_object_size_bytes; /* 0: computed from l1_size_bytes */
@@ -21,6 +28,8 @@ typedef struct KvcfsOptions {
 	unsigned prefetch_max_in_flight;
 	int64_t load_timeout_ns, lookup_wait_ns;
 	char *io_mode;
+	unsigned readahead;
+	GPtrArray *temp_names; /* of char *, NULL-terminated by parse: patterns */
 } KvcfsOptions;
 
 /*
@@ -35,6 +44,12 @@ char *kvcfs_options_get_help(void);
 /* Points CONFIG at the values in OPTIONS, which must outlive it. */
 void kvcfs_options_fill_engine(const KvcfsOptions *options, KvcStorageManagerConfig *config);
 void kvcfs_options_fill_fs(const KvcfsOptions *options, KvcfsConfig *config);
+
+/*
+ * The text of .kvcache/config (transfer full): "NAME VALUE ORIGIN" lines of what is in effect.
+ * STATE_DIR: the real path of the one in use.
+ */
+char *kvcfs_options_format(const KvcfsOptions *options, const char *state_dir);
 
 /*
  * Calls FUNC for each path an adapter was given (options whose name ends in "path") until it

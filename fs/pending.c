@@ -18,6 +18,7 @@ struct KvcfsPending {
 	fuse_req_t req;
 	void (*answer)(fuse_req_t req, KvcfsWake why, void *user);
 	void *user;
+	int64_t since_ns;
 
 	/* Protected by the owner's lock. */
 	int64_t deadline_ns; /* when answered and released: when to free */
@@ -225,6 +226,7 @@ kvcfs_pending_new(KvcfsPendings *pendings,
 		.req = req,
 		.answer = answer_func,
 		.user = user,
+		.since_ns = now_ns(),
 		.deadline_ns = deadline_ns,
 	};
 	/* Before it can be answered: afterwards the request may be gone. */
@@ -267,6 +269,24 @@ kvcfs_pending_wake_all(GPtrArray *pendings)
 	for (guint i = 0; i < pendings->len; i++)
 		kvcfs_pending_wake(pendings->pdata[i]);
 	g_ptr_array_unref(pendings);
+}
+
+unsigned
+kvcfs_pendings_count(KvcfsPendings *pendings, int64_t *oldest_ns)
+{
+	unsigned n = 0;
+	*oldest_ns = 0;
+	pthread_mutex_lock(&pendings->lock);
+	for (guint i = 0; i < pendings->all->len; i++) {
+		const KvcfsPending *p = pendings->all->pdata[i];
+		if (p->is_answered || !p->req)
+			continue;
+		n++;
+		if (*oldest_ns == 0 || p->since_ns < *oldest_ns)
+			*oldest_ns = p->since_ns;
+	}
+	pthread_mutex_unlock(&pendings->lock);
+	return n;
 }
 
 void

@@ -40,6 +40,8 @@ KvcfsPending *kvcfs_pending_new(KvcfsPendings *pendings,
 void kvcfs_pending_wake(KvcfsPending *pending);
 /* Wakes each of PENDINGS (of KvcfsPending; NULL: none) and frees the array. */
 void kvcfs_pending_wake_all(GPtrArray *pendings);
+/* How many requests wait (timers do not count); *OLDEST_NS: since when the first, 0: none does. */
+unsigned kvcfs_pendings_count(KvcfsPendings *pendings, int64_t *oldest_ns);
 /* Gives the reference back; the deadline or an interrupt answers. */
 void kvcfs_pending_release(KvcfsPending *pending);
 

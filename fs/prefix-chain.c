@@ -150,7 +150,7 @@ kvcfs_chain_are_lines(const char *text, size_t len)
 {
 	char *line;
 	while ((line = next_line(&text, &len))) {
-		bool is_hash = kvcfs_name_classify(line) == KVCFS_NAME_HASH;
+		bool is_hash = kvcfs_name_is_hash(line);
 		g_free(line);
 		if (!is_hash)
 			return false;

@@ -19,8 +19,10 @@ struct KvcfsChain {
 	bool is_loading;
 	bool is_dirty; /* to be saved; holds a reference on the inode */
 	bool is_keys_file_removed;
+	pid_t maker; /* the thread that does not see .keys yet, see prefix-dir.c; 0: none */
 	GPtrArray *load_waiters; /* of KvcfsPending, or NULL */
 	KvcfsInode *keys_inode;	 /* not owned */
+	guint readahead_at;	 /* in refs: where the last open was found; any number */
 };
 
 /* A line for each reference that is part of the chain (transfer full). */

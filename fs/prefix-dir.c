@@ -12,6 +12,7 @@
 #include "fs/prefix-chain.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 static KvcObjectKey *
@@ -30,7 +31,7 @@ prefix_inode_locked(KvcfsInode *rank, const char *name, KvcObjectKey *key)
 	if (prefix)
 		return kvcfs_inode_ref_locked(prefix);
 	prefix = kvcfs_inode_new_locked(fs, KVCFS_PREFIX, rank, name, rank->scope);
-	prefix->ino = key->hash;
+	prefix->ino = kvcfs_key_ino(key);
 	prefix->key = kvc_object_key_ref(key);
 	prefix->chain = kvcfs_chain_new();
 	prefix->uid = rank->uid;
@@ -55,7 +56,7 @@ kvcfs_prefix_lookup(KvcfsInode *rank, const char *name)
 	if (is_known || (old && old->chain->is_dirty && !old->is_unlinked))
 		prefix = prefix_inode_locked(rank, name, key);
 	if (prefix && is_known && !old)
-		prefix->mtime_ns = info.mtime_ns;
+		kvcfs_attr_remember_prefix_locked(prefix, &info);
 	pthread_mutex_unlock(&fs->names);
 	if (prefix)
 		kvcfs_prefix_is_loaded(prefix);
@@ -68,7 +69,7 @@ kvcfs_prefix_mkdir(KvcfsInode *rank, const char *name, mode_t mode, KvcfsInode *
 	Kvcfs *fs = rank->fs;
 	if (strlen(name) > KVC_NAME_MAX_BYTES)
 		return -ENAMETOOLONG;
-	if (kvcfs_name_classify(name) != KVCFS_NAME_OTHER)
+	if (kvcfs_name_classify(rank->scope, name) != KVCFS_NAME_OTHER)
 		return -EINVAL;
 	g_autoptr(KvcObjectKey) key = chain_key(rank, name);
 	if (!key)
@@ -125,7 +126,58 @@ kvcfs_prefix_rmdir(KvcfsInode *rank, const char *name)
 	if (rc == 0)
 		kvc_storage_manager_delete(fs->sm, prefix->key);
 	pthread_mutex_unlock(&fs->save_lock);
+	kvc_storage_manager_settle_deletions(fs->sm);
 	kvcfs_inode_unref(prefix, was_dirty ? 2 : 1);
+	return rc;
+}
+
+/* What is under the new name may be a prefix that lists nothing. */
+static int
+clear_place(KvcfsInode *rank, const char *name, unsigned flags)
+{
+	KvcfsInode *target = kvcfs_prefix_lookup(rank, name);
+	if (!target)
+		return 0;
+	kvcfs_inode_unref(target, 1);
+	return flags & RENAME_NOREPLACE ? -EEXIST : kvcfs_prefix_rmdir(rank, name);
+}
+
+static int
+move_chain_locked(KvcfsInode *prefix, KvcObjectKey *key, const char *name)
+{
+	Kvcfs *fs = prefix->fs;
+	int rc = kvc_storage_manager_rename(fs->sm, prefix->key, key, 0);
+	if (rc == -ENOENT && prefix->chain->is_dirty)
+		rc = 0; /* not stored yet */
+	if (rc < 0)
+		return rc;
+	if (g_hash_table_lookup(fs->prefixes, prefix->key) == prefix)
+		g_hash_table_remove(fs->prefixes, prefix->key);
+	kvcfs_inode_set_key_locked(prefix, key);
+	kvcfs_inode_set_name_locked(prefix, name);
+	g_hash_table_insert(fs->prefixes, prefix->key, prefix);
+	return 0;
+}
+
+int
+kvcfs_prefix_rename(KvcfsInode *rank, const char *name, const char *new_name, unsigned flags)
+{
+	Kvcfs *fs = rank->fs;
+	if (kvcfs_name_classify(rank->scope, new_name) != KVCFS_NAME_OTHER)
+		return -EINVAL;
+	KvcfsInode *prefix = kvcfs_prefix_lookup(rank, name);
+	if (!prefix)
+		return -ENOENT;
+	g_autoptr(KvcObjectKey) key = chain_key(rank, new_name);
+	int rc = key ? clear_place(rank, new_name, flags) : -EINVAL;
+	if (rc == 0) {
+		pthread_mutex_lock(&fs->save_lock);
+		pthread_mutex_lock(&fs->names);
+		rc = move_chain_locked(prefix, key, new_name);
+		pthread_mutex_unlock(&fs->names);
+		pthread_mutex_unlock(&fs->save_lock);
+	}
+	kvcfs_inode_unref(prefix, 1);
 	return rc;
 }
 
@@ -276,10 +328,40 @@ kvcfs_prefix_shows_keys_file(KvcfsInode *prefix)
 	return shows;
 }
 
+/*
+ * Who copies a prefix directory (cp -r, tar) makes it, then its entries, then .keys, each of them
+ * by O_EXCL, and would find a .keys that nobody has written. So the thread that made the directory
+ * sees none, until it was written or that thread has listed the directory. Everybody else does.
+ */
+void
+kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid)
+{
+	prefix->chain->maker = tid;
+}
+
+bool
+kvcfs_prefix_hides_keys_file(KvcfsInode *prefix, pid_t tid)
+{
+	pthread_mutex_lock(&prefix->fs->names);
+	bool hides = tid != 0 && prefix->chain->maker == tid;
+	pthread_mutex_unlock(&prefix->fs->names);
+	return hides;
+}
+
+void
+kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid)
+{
+	pthread_mutex_lock(&prefix->fs->names);
+	if (prefix->chain->maker == tid)
+		prefix->chain->maker = 0;
+	pthread_mutex_unlock(&prefix->fs->names);
+}
+
 static void
 clear_locked(KvcfsInode *prefix, bool remove_keys_file)
 {
 	kvcfs_chain_clear_locked(prefix);
+	prefix->chain->maker = 0;
 	prefix->chain->is_loaded = true;
 	prefix->chain->is_keys_file_removed = remove_keys_file;
 	cancel_loads_locked(prefix);
@@ -304,6 +386,7 @@ kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t le
 		return false;
 	kvcfs_chain_append_lines_locked(prefix, text, len);
 	prefix->chain->is_keys_file_removed = false;
+	prefix->chain->maker = 0;
 	return kvcfs_prefix_mark_dirty_locked(prefix);
 }
 
@@ -334,6 +417,8 @@ kvcfs_prefix_keys_inode(KvcfsInode *prefix)
 	else
 		keys = kvcfs_inode_new_locked(fs, KVCFS_KEYS, prefix, KVCFS_KEYS_FILE,
 					      prefix->scope);
+	/* cp copies in the order of these numbers: .keys, which would make entries exist, last. */
+	keys->ino = prefix->ino | UINT64_C(0xffffff) << 40;
 	keys->mtime_ns = prefix->mtime_ns;
 	keys->uid = prefix->uid;
 	keys->gid = prefix->gid;

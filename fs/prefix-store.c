@@ -61,6 +61,7 @@ write_chain(KvcfsInode *prefix, const GString *text)
 		kvc_storage_manager_abort_write(fs->sm, object);
 		return rc;
 	}
+	kvcfs_attr_give(prefix, object);
 	return kvc_storage_manager_finish_write(fs->sm, object, prefix->key, KVC_FINISH_REPLACE);
 }
 

@@ -11,6 +11,7 @@
 #include "fs/internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,57 +29,177 @@ begin_closing_locked(KvcfsInode *inode)
 
 /* ---- Creating ------------------------------------------------------------------------------ */
 
-static KvcfsInode *
-rank_of(KvcfsInode *dir)
+int
+kvcfs_staging_reserve_new(KvcfsInode *dir, KvcfsStagingParams *params)
 {
-	return dir->kind == KVCFS_RANK ? dir : dir->parent;
+	Kvcfs *fs = dir->fs;
+	pthread_mutex_lock(&fs->names);
+	uint64_t bytes = dir->last_bytes ? dir->last_bytes : FIRST_RESERVATION_BYTES;
+	pthread_mutex_unlock(&fs->names);
+	int rc = kvc_storage_manager_reserve_write(fs->sm, NULL, bytes, &params->object);
+	if (rc == -ENOSPC) {
+		/* Perhaps it is smaller than the last one. We must see its writes then. */
+		params->is_direct = true;
+		rc = kvc_storage_manager_reserve_write(fs->sm, NULL, 4096, &params->object);
+	}
+	if (rc < 0)
+		kvcfs_count(fs, creates_no_room);
+	return rc;
 }
 
 KvcfsInode *
-kvcfs_temp_lookup_locked(KvcfsInode *dir, const char *name)
+kvcfs_staging_new_locked(const KvcfsStagingParams *params)
 {
-	return dir->temps ? g_hash_table_lookup(dir->temps, name) : NULL;
-}
-
-/* Removes the name; returns the table's reference for the caller to drop without the lock. */
-static KvcfsInode *
-remove_temp_locked(KvcfsInode *dir, const char *name)
-{
-	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
-	if (!inode)
-		return NULL;
-	g_hash_table_remove(dir->temps, name);
-	inode->staging->temp_dir = NULL;
-	g_clear_pointer(&inode->staging->temp_name, g_free);
+	KvcfsInode *inode = kvcfs_inode_new_locked(params->dir->fs, KVCFS_OBJECT, NULL, NULL, NULL);
+	KvcfsStaging *st = g_new0(KvcfsStaging, 1);
+	inode->mode = S_IFREG | (params->mode & 07777);
+	inode->uid = params->uid;
+	inode->gid = params->gid;
+	inode->staging = st;
+	st->object = params->object;
+	st->dir = kvcfs_inode_ref_locked(params->dir);
+	st->is_direct = params->is_direct || !params->object;
+	st->is_expected = params->is_expected;
+	st->is_overwrite = params->is_overwrite;
+	st->n_writers = params->is_expected ? 0 : 1;
+	pthread_mutex_init(&st->copy_lock, NULL);
 	return inode;
 }
 
-/* Gives INODE a temporary name; returns whom it displaces (as remove_temp_locked). */
-static KvcfsInode *
-add_temp_locked(KvcfsInode *dir, const char *name, KvcfsInode *inode)
+static GPtrArray *
+writers_of_locked(Kvcfs *fs, const KvcObjectKey *key)
 {
-	KvcfsInode *old = remove_temp_locked(dir, name);
-	if (old)
-		old->is_unlinked = true;
-	if (!dir->temps)
-		dir->temps = g_hash_table_new(g_str_hash, g_str_equal);
-	inode->staging->temp_dir = dir;
-	inode->staging->temp_name = g_strdup(name);
-	inode->staging->sequence = ++dir->fs->next_temp;
-	g_hash_table_insert(dir->temps, inode->staging->temp_name, kvcfs_inode_ref_locked(inode));
-	return old;
+	return g_hash_table_lookup(fs->writing, key);
 }
 
-/* The object that INODE will become, and the position it takes in a prefix directory. */
+bool
+kvcfs_is_being_written_locked(Kvcfs *fs, const KvcObjectKey *key)
+{
+	return writers_of_locked(fs, key) != NULL;
+}
+
+void
+kvcfs_staging_set_target_locked(KvcfsInode *inode, KvcObjectKey *key)
+{
+	Kvcfs *fs = inode->fs;
+	GPtrArray *writers = writers_of_locked(fs, key);
+	inode->staging->target = kvc_object_key_ref(key);
+	inode->ino = kvcfs_key_ino(key);
+	if (!writers) {
+		writers = g_ptr_array_new();
+		g_hash_table_insert(fs->writing, kvc_object_key_ref(key), writers);
+	}
+	g_ptr_array_add(writers, inode);
+}
+
 static void
-set_target_locked(KvcfsInode *inode, KvcfsInode *dir, const char *name)
+leave_writing_locked(KvcfsInode *inode)
+{
+	Kvcfs *fs = inode->fs;
+	KvcObjectKey *target = inode->staging->target;
+	GPtrArray *writers = target ? writers_of_locked(fs, target) : NULL;
+	if (writers && g_ptr_array_remove_fast(writers, inode) && writers->len == 0)
+		g_hash_table_remove(fs->writing, target);
+}
+
+/* Whose size hint a file in DIR follows. */
+static KvcfsInode *
+hint_dir(KvcfsInode *dir)
+{
+	return dir->kind == KVCFS_PREFIX ? dir->parent : dir;
+}
+
+bool
+kvcfs_staging_set_name_locked(KvcfsInode *inode, KvcfsInode *dir, const char *name)
 {
 	KvcfsStaging *st = inode->staging;
-	st->target = kvcfs_name_to_key(dir->scope, name);
+	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
+	kvcfs_staging_set_target_locked(inode, key);
 	if (dir->kind == KVCFS_PREFIX) {
 		st->prefix = kvcfs_inode_ref_locked(dir);
-		kvcfs_prefix_take_position_locked(dir, st->target);
+		kvcfs_prefix_take_position_locked(dir, key);
 	}
+	if (st->n_writers > 0 && st->flushed_ns)
+		begin_closing_locked(inode);
+	return st->n_writers > 0;
+}
+
+void
+kvcfs_staging_object_removed_locked(Kvcfs *fs, const KvcObjectKey *key)
+{
+	GPtrArray *writers = writers_of_locked(fs, key);
+	for (guint i = 0; writers && i < writers->len; i++) {
+		KvcfsStaging *st = ((KvcfsInode *)writers->pdata[i])->staging;
+		st->is_target_gone |= st->is_overwrite;
+	}
+}
+
+void
+kvcfs_staging_object_removed(Kvcfs *fs, const KvcObjectKey *key)
+{
+	pthread_mutex_lock(&fs->names);
+	kvcfs_staging_object_removed_locked(fs, key);
+	pthread_mutex_unlock(&fs->names);
+}
+
+/* The target of INODE is KEY instead of what it was. */
+static void
+retarget_locked(KvcfsInode *inode, KvcObjectKey *key)
+{
+	Kvcfs *fs = inode->fs;
+	KvcfsStaging *st = inode->staging;
+	leave_writing_locked(inode);
+	if (st->is_closing)
+		kvcfs_closing_end_locked(fs, st->target);
+	kvcfs_inode_retire_locked(inode, st->target, (GDestroyNotify)kvc_object_key_unref);
+	kvcfs_staging_set_target_locked(inode, key);
+	if (st->is_closing)
+		kvcfs_closing_begin_locked(fs, key, true);
+}
+
+void
+kvcfs_staging_object_moved_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	GPtrArray *writers = writers_of_locked(fs, old_key);
+	for (guint i = writers ? writers->len : 0; i > 0; i--) {
+		KvcfsInode *inode = writers->pdata[i - 1];
+		bool is_last = writers->len == 1;
+		if (inode->staging->is_overwrite)
+			retarget_locked(inode, new_key);
+		if (is_last)
+			break; /* the array may be gone */
+	}
+}
+
+void
+kvcfs_staging_scope_moved_locked(Kvcfs *fs, KvcKeyScope *old_scope, KvcKeyScope *scope)
+{
+	g_autoptr(GPtrArray) moved = g_ptr_array_new();
+	GHashTableIter iter;
+	KvcObjectKey *key;
+	GPtrArray *writers;
+	g_hash_table_iter_init(&iter, fs->writing);
+	while (g_hash_table_iter_next(&iter, (void **)&key, (void **)&writers))
+		for (guint i = 0; key->scope == old_scope && i < writers->len; i++)
+			g_ptr_array_add(moved, writers->pdata[i]);
+	for (guint i = 0; i < moved->len; i++) {
+		KvcfsInode *inode = moved->pdata[i];
+		const KvcObjectKey *old = inode->staging->target;
+		g_autoptr(KvcObjectKey) new_key = kvc_object_key_new(
+			scope, old->space, old->chunk_hash, old->chunk_hash_len, NULL);
+		retarget_locked(inode, new_key);
+	}
+}
+
+/* O_EXCL: nobody may have the name or be writing it (lock files). Hash names have no owner. */
+static bool
+is_taken_locked(KvcfsInode *dir, const char *name)
+{
+	if (kvcfs_temp_lookup_locked(dir, name))
+		return true;
+	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
+	return key && key->space == KVC_SPACE_PLAIN &&
+	       (kvcfs_is_being_written_locked(dir->fs, key) || kvcfs_object_exists(dir->fs, key));
 }
 
 int
@@ -86,41 +207,47 @@ kvcfs_staging_create(KvcfsInode *dir,
 		     const char *name,
 		     const struct fuse_ctx *ctx,
 		     mode_t mode,
+		     int flags,
 		     KvcfsInode **out)
 {
 	Kvcfs *fs = dir->fs;
-	KvcfsInode *rank = rank_of(dir);
-	KvcL1Object *object;
-	pthread_mutex_lock(&fs->names);
-	uint64_t bytes = rank->last_bytes ? rank->last_bytes : FIRST_RESERVATION_BYTES;
-	pthread_mutex_unlock(&fs->names);
-	int rc = kvc_storage_manager_reserve_write(fs->sm, NULL, bytes, &object);
-	if (rc < 0) {
-		kvcfs_count(fs, creates_no_room);
+	KvcfsInode *displaced = NULL, *joined = NULL;
+	KvcfsStagingParams params = {
+		.dir = hint_dir(dir),
+		.mode = mode,
+		.uid = ctx->uid,
+		.gid = ctx->gid,
+	};
+	int rc = kvcfs_staging_reserve_new(params.dir, &params);
+	if (rc < 0)
 		return rc;
-	}
-	KvcfsInode *displaced = NULL;
 	pthread_mutex_lock(&fs->names);
-	KvcfsInode *inode = kvcfs_inode_new_locked(fs, KVCFS_OBJECT, NULL, NULL, NULL);
-	inode->mode = S_IFREG | (mode & 07777);
-	inode->uid = ctx->uid;
-	inode->gid = ctx->gid;
-	inode->staging = g_new0(KvcfsStaging, 1);
-	inode->staging->object = object;
-	inode->staging->rank = kvcfs_inode_ref_locked(rank);
-	inode->staging->n_writers = 1;
-	if (kvcfs_name_classify(name) == KVCFS_NAME_HASH) {
-		set_target_locked(inode, dir, name);
-		inode->ino = inode->staging->target->hash;
-	} else {
-		displaced = add_temp_locked(dir, name, inode);
+	bool is_temporary = kvcfs_name_classify(dir->scope, name) == KVCFS_NAME_TEMPORARY;
+	if (dir->is_unlinked)
+		rc = -ENOENT;
+	else if ((flags & O_EXCL) && is_taken_locked(dir, name))
+		rc = -EEXIST;
+	else if (is_temporary && !(flags & O_TRUNC))
+		joined = kvcfs_temp_lookup_locked(dir, name);
+	if (joined) {
+		*out = kvcfs_inode_ref_locked(joined);
+		joined->staging->n_writers++;
+	} else if (rc == 0) {
+		*out = kvcfs_staging_new_locked(&params);
+		params.object = NULL;
+		if (is_temporary)
+			displaced = kvcfs_temp_add_locked(dir, name, *out);
+		else
+			kvcfs_staging_set_name_locked(*out, dir, name);
 	}
 	pthread_mutex_unlock(&fs->names);
 	if (displaced)
-		kvcfs_inode_unref(displaced, 1);
-	kvcfs_count(fs, creates);
-	*out = inode;
-	return 0;
+		kvcfs_temp_forget(displaced);
+	if (params.object)
+		kvc_storage_manager_abort_write(fs->sm, params.object);
+	if (rc == 0)
+		kvcfs_count(fs, creates);
+	return rc;
 }
 
 /* ---- Writing ------------------------------------------------------------------------------- */
@@ -131,31 +258,46 @@ kvcfs_staging_join(KvcfsInode *inode)
 	Kvcfs *fs = inode->fs;
 	pthread_mutex_lock(&fs->names);
 	KvcfsStaging *st = inode->staging;
-	/* Without a writer but with a target it is being committed. */
-	bool may_join = st && (st->n_writers > 0 || !st->target);
-	if (may_join)
+	/* Without a writer but with a target it is being committed, or expects its first one. */
+	bool may_join = st && (st->n_writers > 0 || st->is_expected || !st->target);
+	if (may_join) {
 		st->n_writers++;
+		st->is_expected = false;
+	}
 	pthread_mutex_unlock(&fs->names);
 	return may_join ? 0 : -EROFS;
 }
 
-bool
-kvcfs_staging_displace(KvcfsInode *inode)
+int
+kvcfs_staging_displace(KvcfsInode *inode, KvcfsInode **out, KvcfsInode **dir_out, char **name)
 {
 	Kvcfs *fs = inode->fs;
-	g_autofree char *name = NULL;
-	KvcfsInode *dir = NULL;
+	KvcfsInode *displaced = NULL;
+	KvcfsStagingParams params = {.is_expected = true};
 	pthread_mutex_lock(&fs->names);
-	if (inode->staging && inode->staging->temp_dir) {
-		dir = kvcfs_inode_ref_locked(inode->staging->temp_dir);
-		name = g_strdup(inode->staging->temp_name);
-	}
+	KvcfsStaging *st = inode->staging;
+	KvcfsInode *dir = st && st->temp_dir ? kvcfs_inode_ref_locked(st->temp_dir) : NULL;
+	*name = dir ? g_strdup(st->temp_name) : NULL;
+	if (dir)
+		params.dir = kvcfs_inode_ref_locked(st->dir);
+	params.mode = inode->mode;
+	params.uid = inode->uid;
+	params.gid = inode->gid;
 	pthread_mutex_unlock(&fs->names);
 	if (!dir)
-		return false;
-	kvcfs_staging_unlink(dir, name);
-	kvcfs_inode_unref(dir, 1);
-	return true;
+		return 0;
+	int rc = kvcfs_staging_reserve_new(params.dir, &params);
+	if (rc == 0) {
+		pthread_mutex_lock(&fs->names);
+		*out = kvcfs_staging_new_locked(&params);
+		displaced = kvcfs_temp_add_locked(dir, *name, *out);
+		pthread_mutex_unlock(&fs->names);
+	}
+	if (displaced)
+		kvcfs_temp_forget(displaced);
+	kvcfs_inode_unref(params.dir, 1);
+	*dir_out = dir;
+	return rc < 0 ? rc : 1;
 }
 
 /*
@@ -171,8 +313,10 @@ change(KvcfsInode *inode, uint64_t reserve, bool set_size, uint64_t bytes)
 		rc = kvcfs_staging_join(inode);
 	if (rc < 0)
 		return rc;
+	rc = kvcfs_overwrite_copy(inode, reserve);
 	KvcL1Object *object = inode->staging->object;
-	rc = kvc_storage_manager_extend_write(fs->sm, object, reserve);
+	if (rc == 0)
+		rc = kvc_storage_manager_extend_write(fs->sm, object, reserve);
 	if (rc == 0 && set_size)
 		rc = kvc_l1_object_set_size(object, bytes);
 	pthread_mutex_lock(&fs->names);
@@ -194,11 +338,40 @@ kvcfs_staging_set_size(KvcfsInode *inode, uint64_t bytes)
 	return change(inode, bytes, true, bytes);
 }
 
+bool
+kvcfs_staging_is_copy(KvcfsInode *inode)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	const KvcfsStaging *st = inode->staging;
+	bool is_copy = st && (st->base || !st->object);
+	pthread_mutex_unlock(&inode->fs->names);
+	return is_copy;
+}
+
+int
+kvcfs_staging_get_fd(KvcfsInode *inode)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	KvcfsStaging *st = inode->staging;
+	KvcL1Object *object = !st ? NULL : st->object ? st->object : st->base;
+	pthread_mutex_unlock(&inode->fs->names);
+	return object ? kvc_l1_object_get_fd(object) : -1;
+}
+
+void
+kvcfs_staging_declare_complete(KvcfsInode *inode)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	inode->staging->flushed_ns = kvcfs_now_ns();
+	inode->staging->is_declared_complete = true;
+	pthread_mutex_unlock(&inode->fs->names);
+}
+
 void
 kvcfs_staging_renew_flush(KvcfsInode *inode)
 {
 	pthread_mutex_lock(&inode->fs->names);
-	if (inode->staging && inode->staging->target)
+	if (inode->staging && inode->staging->target && inode->staging->object)
 		begin_closing_locked(inode);
 	pthread_mutex_unlock(&inode->fs->names);
 }
@@ -234,10 +407,12 @@ kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 static KvcfsStaging *
 take_staging_locked(KvcfsInode *inode)
 {
+	leave_writing_locked(inode);
 	KvcfsStaging *st = g_steal_pointer(&inode->staging);
 	if (st->target && !inode->key) {
 		inode->key = kvc_object_key_ref(st->target);
-		inode->open_bytes = kvc_l1_object_get_bytes(st->object);
+		if (st->object)
+			inode->open_bytes = kvc_l1_object_get_bytes(st->object);
 	}
 	return st;
 }
@@ -247,11 +422,14 @@ free_staging(Kvcfs *fs, KvcfsStaging *st)
 {
 	if (st->object)
 		kvc_storage_manager_abort_write(fs->sm, st->object);
+	if (st->base)
+		kvc_storage_manager_finish_read(fs->sm, st->base);
 	if (st->target)
 		kvc_object_key_unref(st->target);
 	if (st->prefix)
 		kvcfs_inode_unref(st->prefix, 1);
-	kvcfs_inode_unref(st->rank, 1);
+	kvcfs_inode_unref(st->dir, 1);
+	pthread_mutex_destroy(&st->copy_lock);
 	g_free(st->temp_name);
 	g_free(st);
 }
@@ -261,6 +439,12 @@ static int
 find_objection(Kvcfs *fs, const KvcfsStaging *st)
 {
 	KvcfsStat why;
+	if (!st->object)
+		return 1; /* nothing was written */
+	if (st->is_target_gone) {
+		kvcfs_count(fs, writes_not_published_unlinked);
+		return 1;
+	}
 	int rc = kvcfs_write_proof_damage(fs, st, &why);
 	if (rc < 0) {
 		kvcfs_count_stat(fs, why);
@@ -271,12 +455,15 @@ find_objection(Kvcfs *fs, const KvcfsStaging *st)
 		return -EIO;
 	}
 	uint64_t bytes = kvc_l1_object_get_bytes(st->object);
+	if (bytes == 0 && st->target->space == KVC_SPACE_PLAIN)
+		return 0;
 	if (bytes == 0) {
 		kvcfs_count(fs, writes_not_published_empty);
 		return 1;
 	}
 	/* Exact to a page on small pages, to 2 MiB on huge ones (facts/fuse.md 1.13). */
-	if (lseek(kvc_l1_object_get_fd(st->object), (off_t)bytes - 1, SEEK_DATA) < 0) {
+	if (!st->is_declared_complete &&
+	    lseek(kvc_l1_object_get_fd(st->object), (off_t)bytes - 1, SEEK_DATA) < 0) {
 		kvcfs_count(fs, writes_not_published_tail);
 		return 1;
 	}
@@ -299,14 +486,19 @@ publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st)
 	if (rc != 0)
 		return rc;
 	uint64_t bytes = kvc_l1_object_get_bytes(st->object);
+	kvcfs_attr_give(inode, st->object);
+	KvcFinishMode mode =
+		st->target->space == KVC_SPACE_PLAIN ? KVC_FINISH_REPLACE : KVC_FINISH_FIRST_WINS;
 	rc = kvc_storage_manager_finish_write(fs->sm, g_steal_pointer(&st->object), st->target,
-					      KVC_FINISH_FIRST_WINS);
+					      mode);
 	if (rc == KVC_FINISHED_DROPPED)
 		kvcfs_count(fs, writes_duplicate);
 	else if (rc == 0)
 		kvcfs_count(fs, writes_published);
 	else
 		report_lost_write(fs, st, rc);
+	if (rc >= 0)
+		kvcfs_attr_settle(inode, st->target);
 	pthread_mutex_lock(&inode->io_lock);
 	/* Readers of the temporary file go on with the object. */
 	if (rc >= 0 && inode->n_opens > 0 && !inode->commit_lock)
@@ -315,15 +507,15 @@ publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st)
 	pthread_mutex_lock(&fs->names);
 	/* An oversized one must not make the next reservation impossible. */
 	if (rc >= 0)
-		st->rank->last_bytes =
+		st->dir->last_bytes =
 			MIN(bytes, MAX(fs->l1_capacity_bytes / 8, FIRST_RESERVATION_BYTES));
 	pthread_mutex_unlock(&fs->names);
 	return rc;
 }
 
 /* The end of a staging that has a target: an object, or nothing. 0 or -errno for a rename. */
-static int
-commit(KvcfsInode *inode)
+int
+kvcfs_staging_commit(KvcfsInode *inode)
 {
 	Kvcfs *fs = inode->fs;
 	pthread_mutex_lock(&fs->names);
@@ -333,8 +525,10 @@ commit(KvcfsInode *inode)
 	pthread_mutex_lock(&fs->names);
 	bool is_object = rc == 0 || rc == KVC_FINISHED_DROPPED;
 	bool is_known = kvc_storage_manager_stat(fs->sm, st->target, NULL) == 0;
-	if (is_known && !g_hash_table_contains(fs->objects, st->target))
-		g_hash_table_insert(fs->objects, inode->key, inode);
+	/* The last one of a plain file wins, the first one of a hash. */
+	bool is_newest = is_object && st->target->space == KVC_SPACE_PLAIN;
+	if (is_known && (is_newest || !g_hash_table_contains(fs->objects, st->target)))
+		g_hash_table_replace(fs->objects, inode->key, inode);
 	pthread_mutex_unlock(&fs->names);
 	if (st->prefix)
 		kvcfs_prefix_settle_position(st->prefix, st->target, is_object && is_known);
@@ -368,7 +562,24 @@ kvcfs_staging_release_writer(KvcfsInode *inode)
 	}
 	pthread_mutex_unlock(&fs->names);
 	if (must_commit)
-		commit(inode);
+		kvcfs_staging_commit(inode);
+	if (dead)
+		free_staging(fs, dead);
+}
+
+void
+kvcfs_staging_drop_if_idle(KvcfsInode *inode)
+{
+	Kvcfs *fs = inode->fs;
+	KvcfsStaging *dead = NULL;
+	pthread_mutex_lock(&fs->names);
+	const KvcfsStaging *st = inode->staging;
+	pthread_mutex_lock(&inode->io_lock);
+	bool is_open = inode->n_opens > 0;
+	pthread_mutex_unlock(&inode->io_lock);
+	if (st && !is_open && st->n_writers == 0 && !st->is_expected && !st->target)
+		dead = take_staging_locked(inode);
+	pthread_mutex_unlock(&fs->names);
 	if (dead)
 		free_staging(fs, dead);
 }
@@ -376,133 +587,8 @@ kvcfs_staging_release_writer(KvcfsInode *inode)
 void
 kvcfs_staging_free(KvcfsInode *inode)
 {
+	pthread_mutex_lock(&inode->fs->names);
+	leave_writing_locked(inode);
+	pthread_mutex_unlock(&inode->fs->names);
 	free_staging(inode->fs, g_steal_pointer(&inode->staging));
-}
-
-/* ---- Names of temporary files -------------------------------------------------------------- */
-
-int
-kvcfs_staging_unlink(KvcfsInode *dir, const char *name)
-{
-	Kvcfs *fs = dir->fs;
-	KvcfsStaging *dead = NULL;
-	pthread_mutex_lock(&fs->names);
-	KvcfsInode *inode = remove_temp_locked(dir, name);
-	if (inode) {
-		inode->is_unlinked = true;
-		pthread_mutex_lock(&inode->io_lock);
-		bool is_open = inode->n_opens > 0;
-		pthread_mutex_unlock(&inode->io_lock);
-		if (!is_open && inode->staging->n_writers == 0)
-			dead = take_staging_locked(inode);
-	}
-	pthread_mutex_unlock(&fs->names);
-	if (dead)
-		free_staging(fs, dead);
-	if (!inode)
-		return -ENOENT;
-	kvcfs_inode_unref(inode, 1);
-	return 0;
-}
-
-/* rename onto .keys: the temporary file's text becomes the chain, the file is gone. */
-static int
-rename_to_keys(KvcfsInode *dir, const char *name, KvcfsInode *prefix)
-{
-	Kvcfs *fs = dir->fs;
-	g_autofree char *text = NULL;
-	ssize_t n = -ENOENT;
-	pthread_mutex_lock(&fs->names);
-	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
-	if (inode && kvc_l1_object_get_bytes(inode->staging->object) > KVCFS_CHAIN_MAX_BYTES) {
-		n = -EFBIG;
-	} else if (inode) {
-		uint64_t bytes = kvc_l1_object_get_bytes(inode->staging->object);
-		text = g_malloc(bytes + 1);
-		n = pread(kvc_l1_object_get_fd(inode->staging->object), text, bytes, 0);
-		n = n < 0 ? -errno : n;
-	}
-	pthread_mutex_unlock(&fs->names);
-	if (n < 0)
-		return (int)n;
-	int rc = kvcfs_prefix_replace(prefix, text, (size_t)n);
-	return rc < 0 ? rc : kvcfs_staging_unlink(dir, name);
-}
-
-/* From one temporary name to another. */
-static int
-rename_temp(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const char *new_name)
-{
-	Kvcfs *fs = dir->fs;
-	pthread_mutex_lock(&fs->names);
-	KvcfsInode *inode = remove_temp_locked(dir, name);
-	KvcfsInode *displaced = inode ? add_temp_locked(new_dir, new_name, inode) : NULL;
-	pthread_mutex_unlock(&fs->names);
-	if (displaced)
-		kvcfs_inode_unref(displaced, 1);
-	if (!inode)
-		return -ENOENT;
-	kvcfs_inode_unref(inode, 1);
-	return 0;
-}
-
-static int
-rename_to_object(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const char *new_name)
-{
-	Kvcfs *fs = dir->fs;
-	pthread_mutex_lock(&fs->names);
-	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
-	int rc = inode ? kvcfs_write_proof_damage(fs, inode->staging, NULL) : -ENOENT;
-	if (rc < 0) {
-		pthread_mutex_unlock(&fs->names);
-		return rc;
-	}
-	remove_temp_locked(dir, name);
-	set_target_locked(inode, new_dir, new_name);
-	KvcfsStaging *st = inode->staging;
-	KvcfsInode *old_rank = st->rank;
-	st->rank = kvcfs_inode_ref_locked(rank_of(new_dir));
-	bool is_open = st->n_writers > 0;
-	if (is_open && st->flushed_ns)
-		begin_closing_locked(inode);
-	pthread_mutex_unlock(&fs->names);
-	kvcfs_inode_unref(old_rank, 1);
-	if (!is_open)
-		rc = commit(inode);
-	kvcfs_inode_unref(inode, 1);
-	return rc;
-}
-
-static bool
-exists(KvcfsInode *dir, const char *name, KvcfsNameClass class)
-{
-	Kvcfs *fs = dir->fs;
-	if (class == KVCFS_NAME_HASH) {
-		g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
-		return kvcfs_object_exists(fs, key) &&
-		       (dir->kind == KVCFS_RANK || kvcfs_prefix_has(dir, key));
-	}
-	pthread_mutex_lock(&fs->names);
-	bool found = kvcfs_temp_lookup_locked(dir, name) != NULL;
-	pthread_mutex_unlock(&fs->names);
-	return found;
-}
-
-int
-kvcfs_staging_rename(KvcfsInode *dir,
-		     const char *name,
-		     KvcfsInode *new_dir,
-		     const char *new_name,
-		     unsigned flags)
-{
-	KvcfsNameClass class = kvcfs_name_classify(new_name);
-	if (new_dir->kind == KVCFS_PREFIX && strcmp(new_name, KVCFS_KEYS_FILE) == 0)
-		return flags & RENAME_NOREPLACE ? -EEXIST : rename_to_keys(dir, name, new_dir);
-	if (class == KVCFS_NAME_OTHER)
-		return -EINVAL;
-	if ((flags & RENAME_NOREPLACE) && exists(new_dir, new_name, class))
-		return -EEXIST;
-	if (class == KVCFS_NAME_TEMPORARY)
-		return rename_temp(dir, name, new_dir, new_name);
-	return rename_to_object(dir, name, new_dir, new_name);
 }

@@ -4,11 +4,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct KvcfsStateDir {
+	char *path; /* the real one */
 	int lock_fd;
 };
 
@@ -41,11 +44,32 @@ kvcfs_state_dir_default(const char *mountpoint)
 	return g_build_filename(g_get_user_state_dir(), "kvcachefs", id, NULL);
 }
 
+/*
+ * What others can write to cannot be believed. Nor may their files be changed: what was there
+ * before us keeps its mode.
+ */
+static bool
+check_owner(const char *path, GError **error)
+{
+	struct stat st;
+	if (stat(path, &st) != 0)
+		return true; /* the open of the lock has the reason */
+	const char *reason = st.st_uid != geteuid() && geteuid() != 0 ? "belongs to somebody else"
+			     : st.st_mode & (S_IWGRP | S_IWOTH)	      ? "can be written by others"
+								      : NULL;
+	if (reason)
+		g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_PERM,
+			    "state directory %s %s; it must be private (mode 0700)", path, reason);
+	return !reason;
+}
+
 KvcfsStateDir *
 kvcfs_state_dir_open(const char *path, GError **error)
 {
 	g_autofree char *file = g_build_filename(path, "lock", NULL);
 	int fd = -1;
+	if (!check_owner(path, error))
+		return NULL;
 	if (g_mkdir_with_parents(path, 0700) == 0)
 		fd = open(file, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0) {
@@ -56,7 +80,22 @@ kvcfs_state_dir_open(const char *path, GError **error)
 	}
 	KvcfsStateDir *state = g_new0(KvcfsStateDir, 1);
 	state->lock_fd = fd;
+	char *real = realpath(path, NULL);
+	state->path = g_strdup(real != NULL ? real : path);
+	free(real);
 	return state;
+}
+
+char *
+kvcfs_state_dir_get_file(const KvcfsStateDir *state, const char *name)
+{
+	return g_build_filename(state->path, name, NULL);
+}
+
+const char *
+kvcfs_state_dir_path(const KvcfsStateDir *state)
+{
+	return state->path;
 }
 
 int
@@ -99,5 +138,6 @@ kvcfs_state_dir_free(KvcfsStateDir *state)
 	if (state == NULL)
 		return;
 	close(state->lock_fd);
+	g_free(state->path);
 	g_free(state);
 }

@@ -3,7 +3,8 @@
 #define FS_STATE_DIR_H
 
 /*
- * The state directory of a mount. Its file "lock" is locked (flock) by the daemon for as long as
+ * The state directory of a mount, private to its owner: the one place that knows the paths in it.
+ * Its file "lock" is locked (flock) by the daemon for as long as
  * the daemon lives, also while it drains after the unmount, and says who that is: "PID STATE
  * MAJOR:MINOR".
  */
@@ -25,6 +26,10 @@ typedef struct KvcfsStateRecord {
 char *kvcfs_state_dir_default(const char *mountpoint);
 /* Makes PATH where needed and opens its lock file; NULL with ERROR set. */
 KvcfsStateDir *kvcfs_state_dir_open(const char *path, GError **error);
+/* The path of the file NAME in it (transfer full): "deletions", "directories". */
+char *kvcfs_state_dir_get_file(const KvcfsStateDir *state, const char *name);
+/* The real path of the directory. */
+const char *kvcfs_state_dir_path(const KvcfsStateDir *state);
 /* Never waits. 1: locked, 0: another process has it, -errno. */
 int kvcfs_state_dir_try_lock(KvcfsStateDir *state);
 /* What the holder, or the last one, wrote. */

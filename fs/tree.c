@@ -1,51 +1,78 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The directories above the objects: components of model names (DIR) and ranks (RANK). They appear
- * when the engine knows a key below them, or by mkdir, and stay until rmdir. Files in them other
- * than objects do not exist here.
+ * The directories above the objects: components of model names, which are the directories of plain
+ * files too (DIR), and ranks (RANK). They appear when the engine knows a key below them, or by
+ * mkdir, and stay until rmdir; those of mkdir also over a restart (tree-log.c). Only directories
+ * are kept here: plain files are in the engine's index, under the scope of their directory.
  */
 
+#include "fs/dir-log.h"
 #include "fs/internal.h"
 
 #include <errno.h>
 #include <string.h>
 
 KvcfsInode *
-kvcfs_tree_find_rank_locked(Kvcfs *fs, KvcKeyScope *scope)
+kvcfs_tree_find_dir_locked(Kvcfs *fs, KvcKeyScope *scope)
 {
-	return g_hash_table_lookup(fs->ranks, scope);
+	return g_hash_table_lookup(fs->dirs, scope);
 }
 
-static KvcfsInode *
-add_child_locked(KvcfsInode *dir, const char *name, KvcfsKind kind, KvcKeyScope *scope)
+char *
+kvcfs_tree_path(const KvcfsInode *dir, const char *name)
 {
-	KvcfsInode *child = kvcfs_inode_new_locked(dir->fs, kind, dir, name, scope);
+	const char *path = dir->scope->model_name;
+	return g_strdup_printf("%s%s%s", path, path[0] ? "/" : "", name);
+}
+
+/* SCOPE: of a RANK; NULL: a DIR. */
+static KvcfsInode *
+add_child_locked(KvcfsInode *dir, const char *name, KvcKeyScope *scope)
+{
+	g_autofree char *path = kvcfs_tree_path(dir, name);
+	g_autoptr(KvcKeyScope) plain = scope ? NULL : kvc_key_scope_new_plain(path, NULL);
+	KvcfsInode *child = kvcfs_inode_new_locked(dir->fs, scope ? KVCFS_RANK : KVCFS_DIR, dir,
+						   name, scope ? scope : plain);
 	child->mtime_ns = child->atime_ns = kvcfs_wall_ns();
 	child->uid = dir->uid;
 	child->gid = dir->gid;
 	g_hash_table_insert(dir->children, child->name, child);
-	if (kind == KVCFS_RANK)
-		g_hash_table_insert(dir->fs->ranks, child->scope, child);
+	g_hash_table_insert(dir->fs->dirs, child->scope, child);
 	return child;
+}
+
+/* Makes the directories of PATH that are not there; NULL: one of them cannot be a directory. */
+static KvcfsInode *
+add_path_locked(Kvcfs *fs, const char *path)
+{
+	g_auto(GStrv) components = g_strsplit(path, "/", -1);
+	KvcfsInode *dir = fs->root;
+	if (components[0] && strcmp(components[0], KVCFS_CONTROL_DIR) == 0)
+		return NULL;
+	for (size_t i = 0; components[i]; i++) {
+		KvcfsInode *child = g_hash_table_lookup(dir->children, components[i]);
+		if (components[i][0] == '@' || (child && child->kind != KVCFS_DIR))
+			return NULL;
+		dir = child ? child : add_child_locked(dir, components[i], NULL);
+	}
+	return dir;
 }
 
 static void
 add_scope_locked(Kvcfs *fs, KvcKeyScope *scope)
 {
-	if (g_hash_table_contains(fs->ranks, scope))
+	if (g_hash_table_contains(fs->dirs, scope))
 		return;
-	g_autofree char *path = kvc_model_path_format(scope);
-	g_auto(GStrv) components = g_strsplit(path, "/", -1);
-	KvcfsInode *dir = fs->root;
-	for (size_t i = 0; components[i]; i++) {
-		KvcfsInode *child = g_hash_table_lookup(dir->children, components[i]);
-		if (!child)
-			child = add_child_locked(dir, components[i], KVCFS_DIR, NULL);
-		dir = child;
+	if (scope->is_plain) {
+		add_path_locked(fs, scope->model_name);
+		return;
 	}
+	g_autofree char *path = kvc_model_path_format(scope);
 	g_autofree char *rank = kvc_rank_format(scope);
-	add_child_locked(dir, rank, KVCFS_RANK, scope);
+	KvcfsInode *dir = add_path_locked(fs, path);
+	if (dir && !g_hash_table_contains(dir->children, rank))
+		add_child_locked(dir, rank, scope);
 }
 
 /* Adds what the engine has come to know since the last time. */
@@ -79,14 +106,33 @@ kvcfs_tree_lookup(KvcfsInode *dir, const char *name)
 	return child;
 }
 
-/* The encoded model path of a DIR: "" for the root. */
-static char *
-path_of(KvcfsInode *dir)
+bool
+kvcfs_tree_has_child(KvcfsInode *dir, const char *name)
 {
-	if (!dir->parent)
-		return g_strdup("");
-	g_autofree char *above = path_of(dir->parent);
-	return above[0] ? g_strdup_printf("%s/%s", above, dir->name) : g_strdup(dir->name);
+	pthread_mutex_lock(&dir->fs->names);
+	bool has = dir->children && g_hash_table_contains(dir->children, name);
+	pthread_mutex_unlock(&dir->fs->names);
+	return has;
+}
+
+/* Is NAME in DIR a plain file, or about to become one? */
+static bool
+has_file(KvcfsInode *dir, const char *name)
+{
+	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
+	if (key && kvcfs_object_exists(dir->fs, key))
+		return true;
+	pthread_mutex_lock(&dir->fs->names);
+	bool found = kvcfs_temp_lookup_locked(dir, name) != NULL;
+	pthread_mutex_unlock(&dir->fs->names);
+	return found;
+}
+
+char *
+kvcfs_tree_path_of(const KvcfsInode *dir)
+{
+	return dir->kind == KVCFS_DIR ? g_strdup(dir->scope->model_name)
+				      : kvcfs_tree_path(dir->parent, dir->name);
 }
 
 int
@@ -98,20 +144,20 @@ kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode **ou
 		return -ENAMETOOLONG;
 	sync_with_engine(fs);
 	if (name[0] == '@') {
-		g_autofree char *path = path_of(dir);
-		scope = kvc_rank_parse(path, name, NULL);
+		scope = kvc_rank_parse(dir->scope->model_name, name, NULL);
 		if (!scope)
 			return -EINVAL;
 	}
-	int rc = 0;
+	int rc = has_file(dir, name) ? -EEXIST : 0;
 	pthread_mutex_lock(&fs->names);
-	if (dir->is_unlinked) {
+	if (rc < 0) {
+		/* A file has the name. */
+	} else if (dir->is_unlinked) {
 		rc = -ENOENT;
 	} else if (g_hash_table_contains(dir->children, name)) {
 		rc = -EEXIST;
 	} else {
-		KvcfsInode *child =
-			add_child_locked(dir, name, scope ? KVCFS_RANK : KVCFS_DIR, scope);
+		KvcfsInode *child = add_child_locked(dir, name, scope);
 		child->mode = S_IFDIR | (mode & 07777);
 		*out = kvcfs_inode_ref_locked(child);
 	}
@@ -122,10 +168,10 @@ kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode **ou
 static bool
 is_empty_locked(KvcfsInode *inode)
 {
-	if (inode->kind == KVCFS_DIR)
-		return g_hash_table_size(inode->children) == 0;
+	if (inode->kind == KVCFS_DIR && g_hash_table_size(inode->children) > 0)
+		return false;
 	KvcListEntry entry;
-	unsigned spaces = 1u << KVC_SPACE_CHUNK | 1u << KVC_SPACE_PREFIX;
+	unsigned spaces = UINT32_MAX;
 	if (inode->temps && g_hash_table_size(inode->temps) > 0)
 		return false;
 	if (kvc_storage_manager_list(inode->fs->sm, inode->scope, spaces, 0, &entry, 1) == 0)
@@ -148,16 +194,30 @@ kvcfs_tree_rmdir(KvcfsInode *dir, const char *name)
 		rc = -ENOTEMPTY;
 	if (rc == 0) {
 		g_hash_table_remove(dir->children, name);
+		kvcfs_tree_forget_locked(child);
 		child->is_unlinked = true;
-		if (child->kind == KVCFS_RANK)
-			g_hash_table_remove(fs->ranks, child->scope);
+		g_hash_table_remove(fs->dirs, child->scope);
 		/* A key of the scope that comes back brings the directory back. */
 		fs->scopes_seen = 0;
 	}
 	pthread_mutex_unlock(&fs->names);
-	if (rc == 0)
+	if (rc == 0) {
 		kvcfs_inode_unref(child, 1);
+		kvcfs_dir_log_settle(fs->dir_log);
+	}
 	return rc;
+}
+
+void
+kvcfs_tree_move_locked(KvcfsInode *child, KvcfsInode *new_dir, const char *new_name)
+{
+	KvcfsInode *parent = child->parent;
+	g_hash_table_remove(parent->children, child->name);
+	kvcfs_inode_set_name_locked(child, new_name);
+	child->parent = kvcfs_inode_ref_locked(new_dir);
+	g_assert(parent->refs > 1); /* the request that moves the child has one */
+	parent->refs--;
+	g_hash_table_insert(new_dir->children, child->name, child);
 }
 
 GPtrArray *
@@ -176,28 +236,27 @@ kvcfs_tree_list(KvcfsInode *dir)
 }
 
 static void
-collect_ranks_locked(KvcfsInode *inode, GPtrArray *ranks)
+collect_dirs_locked(KvcfsInode *inode, GPtrArray *dirs)
 {
 	GHashTableIter iter;
 	KvcfsInode *child;
-	if (inode->kind == KVCFS_RANK)
-		g_ptr_array_add(ranks, kvcfs_inode_ref_locked(inode));
+	g_ptr_array_add(dirs, kvcfs_inode_ref_locked(inode));
 	if (inode->kind != KVCFS_DIR)
 		return;
 	g_hash_table_iter_init(&iter, inode->children);
 	while (g_hash_table_iter_next(&iter, NULL, (void **)&child))
-		collect_ranks_locked(child, ranks);
+		collect_dirs_locked(child, dirs);
 }
 
 GPtrArray *
-kvcfs_tree_ranks_below(KvcfsInode *inode)
+kvcfs_tree_dirs_below(KvcfsInode *inode)
 {
-	GPtrArray *ranks = g_ptr_array_new();
+	GPtrArray *dirs = g_ptr_array_new();
 	sync_with_engine(inode->fs);
 	pthread_mutex_lock(&inode->fs->names);
-	collect_ranks_locked(inode, ranks);
+	collect_dirs_locked(inode, dirs);
 	pthread_mutex_unlock(&inode->fs->names);
-	return ranks;
+	return dirs;
 }
 
 KvcfsInode *

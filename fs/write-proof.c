@@ -37,6 +37,8 @@ look_at_file(const KvcfsStaging *st)
 void
 kvcfs_write_proof_seen_locked(KvcfsStaging *st)
 {
+	if (!st->object)
+		return;
 	FileState now = look_at_file(st);
 	st->flushed_mtime_ns = now.mtime_ns;
 	st->flushed_bytes = now.bytes;
@@ -45,12 +47,14 @@ kvcfs_write_proof_seen_locked(KvcfsStaging *st)
 bool
 kvcfs_write_proof_flush_locked(KvcfsStaging *st, KvcfsWriterExit how, uint64_t file_limit)
 {
-	if (kvc_l1_object_get_bytes(st->object) == file_limit)
-		st->is_file_limited = true;
 	if (how == KVCFS_WRITER_KILLED)
 		st->is_killed = true;
 	if (how == KVCFS_WRITER_CUT_OFF)
 		st->is_cut_off = true;
+	if (!st->object) /* opened for writing, and not written to */
+		return false;
+	if (kvc_l1_object_get_bytes(st->object) == file_limit)
+		st->is_file_limited = true;
 	if (how == KVCFS_WRITER_KILLED || how == KVCFS_WRITER_CUT_OFF)
 		return false;
 	st->was_memory_full |= kvc_l1_object_was_memory_full(st->object);
@@ -61,9 +65,10 @@ kvcfs_write_proof_flush_locked(KvcfsStaging *st, KvcfsWriterExit how, uint64_t f
 void
 kvcfs_write_proof_release_locked(KvcfsStaging *st)
 {
+	if (!st->object || st->flushed_ns == 0)
+		return;
 	FileState now = look_at_file(st);
-	if (st->flushed_ns != 0 &&
-	    (now.mtime_ns != st->flushed_mtime_ns || now.bytes != st->flushed_bytes))
+	if (now.mtime_ns != st->flushed_mtime_ns || now.bytes != st->flushed_bytes)
 		st->is_written_after_close = true;
 }
 

@@ -142,6 +142,22 @@ fs_note_bad_file(FsAdapter *fs, const char *path, const char *why)
 }
 
 void
+fs_note_unsupported(FsAdapter *fs, const KvcObjectKey *key, int errnum)
+{
+	g_autofree char *name = kvc_object_key_to_string(key);
+
+	atomic_fetch_add(&fs->stats.unsupported_keys, 1);
+	pthread_mutex_lock(&fs->lock);
+	int suppressed = take_warning_locked(fs, name);
+	pthread_mutex_unlock(&fs->lock);
+	if (suppressed >= 0)
+		g_warning(
+			"fs %s: cannot store \"%s\": no file can have this name here, nor this key "
+			"as an xattr: %s (errno %d) (%d more not shown)",
+			fs->base_path, name, g_strerror(errnum), errnum, suppressed);
+}
+
+void
 fs_note_refused(FsAdapter *fs, int errnum)
 {
 	if (!atomic_exchange(&fs->direct_refused, true))
@@ -224,6 +240,7 @@ describe_stats(FsAdapter *fs, KvcDescribeFunc func, void *user)
 		{"stores", &stats->stores},
 		{"loads", &stats->loads},
 		{"skipped", &stats->skipped},
+		{"renames", &stats->renames},
 		{"store_errors", &stats->store_errors},
 		{"lookup_errors", &stats->lookup_errors},
 		{"load_errors", &stats->load_errors},
@@ -232,6 +249,7 @@ describe_stats(FsAdapter *fs, KvcDescribeFunc func, void *user)
 		{"size_mismatches", &stats->size_mismatches},
 		{"foreign_files", &stats->foreign_files},
 		{"unsupported_keys", &stats->unsupported_keys},
+		{"attribute_errors", &stats->attribute_errors},
 	};
 
 	for (size_t i = 0; i < G_N_ELEMENTS(lines); i++) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Temporary files that a crash left: removed in the background at open. One is left over when it is
- * older than this adapter, its process is gone, and nobody holds the lock that every writer takes
- * on it. The lock is what counts where the pid means nothing: in a container that is always pid 1,
- * or with another container on the same directory.
+ * Temporary files and empty directories that a crash left: removed in the background at open. A
+ * file is left over when it is older than this adapter, its process is gone, and nobody holds the
+ * lock that every writer takes on it. The lock is what counts where the pid means nothing: in a
+ * container that is always pid 1, or with another container on the same directory.
  */
 
 #include <dirent.h>
@@ -17,22 +17,32 @@
 
 #include "fs.h"
 
+/* Each level takes a file descriptor while those below it are cleaned. */
+#define LEVELS_MAX 64
+
 static bool
 is_process_gone(int pid)
 {
 	return pid == getpid() || (kill(pid, 0) < 0 && errno == ESRCH);
 }
 
+/* Is it a TYPE from before this adapter? What is newer somebody may be about to use. */
+static bool
+is_older(FsAdapter *fs, int dir_fd, const char *name, mode_t type)
+{
+	struct stat st;
+
+	return fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       (st.st_mode & S_IFMT) == type && fs_mtime_ns(&st) < fs->opened_ns;
+}
+
 static void
 remove_if_left_over(FsAdapter *fs, int dir_fd, const char *name)
 {
-	struct stat st;
 	int pid;
 
-	if (!fs_temp_name_parse(name, &pid) || !is_process_gone(pid))
-		return;
-	if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) ||
-	    fs_mtime_ns(&st) >= fs->opened_ns)
+	if (!fs_temp_name_parse(name, &pid) || !is_process_gone(pid) ||
+	    !is_older(fs, dir_fd, name, S_IFREG))
 		return;
 	int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
@@ -42,9 +52,12 @@ remove_if_left_over(FsAdapter *fs, int dir_fd, const char *name)
 	close(fd);
 }
 
-/* Takes DIR_FD over. SUBDIRS: also what is below. */
+/*
+ * Takes DIR_FD over. LEVELS: so many levels of directories below it are cleaned too, and removed
+ * when there is nothing in them.
+ */
 static void
-clean_directory(FsAdapter *fs, int dir_fd, bool subdirs)
+clean_directory(FsAdapter *fs, int dir_fd, unsigned levels)
 {
 	DIR *dir = dir_fd < 0 ? NULL : fdopendir(dir_fd);
 	const struct dirent *entry;
@@ -60,14 +73,24 @@ clean_directory(FsAdapter *fs, int dir_fd, bool subdirs)
 
 		if (!strcmp(name, ".") || !strcmp(name, ".."))
 			continue;
-		if (entry->d_type == DT_DIR || entry->d_type == DT_UNKNOWN) {
-			if (subdirs)
-				clean_directory(fs, openat(dirfd(dir), name, flags), true);
-		}
 		if (entry->d_type == DT_REG || entry->d_type == DT_UNKNOWN)
 			remove_if_left_over(fs, dirfd(dir), name);
+		if (levels == 0 || (entry->d_type != DT_DIR && entry->d_type != DT_UNKNOWN))
+			continue;
+		bool is_old = is_older(fs, dirfd(dir), name, S_IFDIR);
+		clean_directory(fs, openat(dirfd(dir), name, flags), levels - 1);
+		if (is_old)
+			unlinkat(dirfd(dir), name, AT_REMOVEDIR);
 	}
 	closedir(dir);
+}
+
+void
+fs_clean_directory(FsAdapter *fs, const char *path)
+{
+	const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+
+	clean_directory(fs, openat(fs->base_fd, path, flags), LEVELS_MAX);
 }
 
 void *
@@ -76,7 +99,8 @@ fs_janitor_main(void *user)
 	FsAdapter *fs = user;
 	const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
-	clean_directory(fs, openat(fs->base_fd, ".", flags), false);
-	clean_directory(fs, openat(fs->base_fd, FS_PREFIX_DIR, flags), true);
+	clean_directory(fs, openat(fs->base_fd, ".", flags), 0);
+	fs_clean_directory(fs, FS_PREFIX_DIR);
+	fs_clean_directory(fs, FS_PLAIN_DIR);
 	return NULL;
 }

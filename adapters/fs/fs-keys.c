@@ -6,7 +6,8 @@
  *
  * A deletion holds a key for one unlink. A lookup takes its lock before it looks, so that "found"
  * means "will not be deleted"; a store that was submitted before a deletion makes that skip the
- * key, one that was submitted after waits for it.
+ * key, one that was submitted after waits for it. A rename is a deletion of both keys, except that
+ * a lookup waits for it: an object that takes the place of another is never missed.
  */
 
 #include "fs.h"
@@ -16,8 +17,9 @@ typedef struct KeyState {
 	unsigned locks;
 	unsigned stores;    /* in flight */
 	uint64_t published; /* sequence of the last store that was published */
-	bool deleting;
-	bool corrupt; /* the file below is */
+	bool deleting;	    /* or being renamed */
+	bool renaming;	    /* what is under the key changes, but something may well be there */
+	bool corrupt;	    /* the file below is */
 	ino_t ino;
 	int64_t mtime_ns;
 } KeyState;
@@ -50,18 +52,27 @@ get_locked(FsAdapter *fs, const KvcObjectKey *key)
 	return state;
 }
 
+static bool
+is_busy(const KeyState *state)
+{
+	return state->locks > 0 || state->stores > 0;
+}
+
 static void
 drop_if_idle_locked(FsAdapter *fs, KeyState *state)
 {
-	if (state->locks == 0 && state->stores == 0 && !state->deleting && !state->corrupt)
+	if (!is_busy(state) && !state->deleting && !state->corrupt)
 		g_hash_table_remove(fs->keys, state->key);
 }
 
 bool
 fs_keys_lock(FsAdapter *fs, const KvcObjectKey *key)
 {
+	KeyState *state;
+
 	pthread_mutex_lock(&fs->keys_lock);
-	KeyState *state = get_locked(fs, key);
+	while ((state = get_locked(fs, key))->renaming)
+		pthread_cond_wait(&fs->keys_wake, &fs->keys_lock);
 	bool locked = !state->deleting;
 	if (locked)
 		state->locks++;
@@ -146,7 +157,7 @@ fs_keys_begin_delete(FsAdapter *fs, const KvcObjectKey *key)
 	pthread_mutex_lock(&fs->keys_lock);
 	while ((state = get_locked(fs, key))->deleting)
 		pthread_cond_wait(&fs->keys_wake, &fs->keys_lock);
-	bool begun = state->locks == 0 && state->stores == 0;
+	bool begun = !is_busy(state);
 	if (begun)
 		state->deleting = true;
 	pthread_mutex_unlock(&fs->keys_lock);
@@ -158,10 +169,36 @@ fs_keys_end_delete(FsAdapter *fs, const KvcObjectKey *key)
 {
 	pthread_mutex_lock(&fs->keys_lock);
 	KeyState *state = find_locked(fs, key);
-	state->deleting = false;
+	state->deleting = state->renaming = false;
 	drop_if_idle_locked(fs, state);
 	pthread_cond_broadcast(&fs->keys_wake);
 	pthread_mutex_unlock(&fs->keys_lock);
+}
+
+bool
+fs_keys_begin_rename(FsAdapter *fs, const KvcObjectKey *old_key, const KvcObjectKey *new_key)
+{
+	KeyState *from, *to;
+
+	pthread_mutex_lock(&fs->keys_lock);
+	/* Both at once: nothing is held while waiting, whatever others rename. */
+	while ((from = get_locked(fs, old_key))->deleting ||
+	       (to = get_locked(fs, new_key))->deleting)
+		pthread_cond_wait(&fs->keys_wake, &fs->keys_lock);
+	bool begun = !is_busy(from) && !is_busy(to);
+	if (begun)
+		from->deleting = from->renaming = to->deleting = to->renaming = true;
+	drop_if_idle_locked(fs, from);
+	drop_if_idle_locked(fs, to);
+	pthread_mutex_unlock(&fs->keys_lock);
+	return begun;
+}
+
+void
+fs_keys_end_rename(FsAdapter *fs, const KvcObjectKey *old_key, const KvcObjectKey *new_key)
+{
+	fs_keys_end_delete(fs, old_key);
+	fs_keys_end_delete(fs, new_key);
 }
 
 void

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Listing, one page at a time: first the flat directory, then the tree below prefix/.
+ * Listing, one page at a time: first the flat directory, then the trees below prefix/ and plain/.
  *
  * The cursor is the place plus what this pass has counted so far:
  *
  *	d:<counts>:<offset>	in the flat directory: d_off of the last entry seen, which the file
  *				system takes back in a later open (as NFS servers rely on)
- *	p:<counts>:<path>	in the tree, which is walked in sorted order: the last path seen
+ *	p:<counts>:<path>	below prefix/, which is walked in sorted order: the last path seen
+ *	f:<counts>:<path>	below plain/, the same
  *
  * so a page costs what is in it, and no state is kept for passes that nobody finishes.
  */
@@ -20,9 +21,19 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <kvcache/key-codec.h>
-
 #include "fs.h"
+
+typedef enum {
+	LIST_FLAT,
+	LIST_PREFIX,
+	LIST_PLAIN,
+	LIST_PLACES,
+} ListPlace;
+
+/* In a cursor. */
+static const char place_letters[] = "dpf";
+/* The root of the tree. */
+static const char *const place_dirs[LIST_PLACES] = {NULL, FS_PREFIX_DIR, FS_PLAIN_DIR};
 
 typedef struct ListPass {
 	FsAdapter *fs;
@@ -32,9 +43,9 @@ typedef struct ListPass {
 	/* So far in this pass: foreign files; objects and bytes from before this run. */
 	uint64_t foreign, objects, bytes;
 	int errnum; /* of the first directory or file in this pass that could not be read, or 0 */
-	bool in_tree;
+	ListPlace place;
 	long offset; /* flat directory */
-	char *path;  /* tree */
+	char *path;  /* tree: below its root */
 } ListPass;
 
 static bool
@@ -44,14 +55,15 @@ parse_cursor(ListPass *pass, const char *cursor)
 
 	if (!cursor)
 		return true;
-	if ((cursor[0] != 'd' && cursor[0] != 'p') ||
+	const char *letter = *cursor ? strchr(place_letters, *cursor) : NULL;
+	if (!letter ||
 	    sscanf(cursor + 1,
 		   ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%d:%n",
 		   &pass->foreign, &pass->objects, &pass->bytes, &pass->errnum, &at) != 4 ||
 	    at == 0)
 		return false;
-	pass->in_tree = cursor[0] == 'p';
-	if (pass->in_tree)
+	pass->place = (ListPlace)(letter - place_letters);
+	if (pass->place != LIST_FLAT)
 		pass->path = g_strdup(cursor + 1 + at);
 	else
 		pass->offset = strtol(cursor + 1 + at, NULL, 10);
@@ -63,10 +75,10 @@ format_cursor(const ListPass *pass)
 {
 	g_autofree char *offset = g_strdup_printf("%ld", pass->offset);
 
-	return g_strdup_printf("%c:%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT
-			       ":%d:%s",
-			       pass->in_tree ? 'p' : 'd', pass->foreign, pass->objects, pass->bytes,
-			       pass->errnum, pass->in_tree ? pass->path : offset);
+	return g_strdup_printf(
+		"%c:%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%d:%s",
+		place_letters[pass->place], pass->foreign, pass->objects, pass->bytes, pass->errnum,
+		pass->place == LIST_FLAT ? offset : pass->path);
 }
 
 /* PATH could not be read: the pass goes on, and fails at its end. What is gone was removed since.
@@ -74,30 +86,40 @@ format_cursor(const ListPass *pass)
 static void
 note_unreadable(ListPass *pass, const char *path, int errnum)
 {
-	if (errnum == ENOENT)
+	if (errnum == ENOENT || errnum == ENOTDIR)
 		return;
 	fs_note_error(pass->fs, FS_LOOKUP, "list", path, errnum);
 	if (pass->errnum == 0)
 		pass->errnum = errnum;
 }
 
-/* The entry of KEY (taken over) whose file is ST. */
-static void
-add_entry(ListPass *pass, KvcObjectKey *key, const struct stat *st)
+/* When ST's file or its name was last changed: unlike its mtime, nobody can set that. */
+static int64_t
+ctime_ns(const struct stat *st)
 {
-	int64_t mtime_ns = fs_mtime_ns(st);
+	return st->st_ctim.tv_sec * INT64_C(1000000000) + st->st_ctim.tv_nsec;
+}
 
-	if (mtime_ns < pass->fs->opened_ns) {
+/* The entry of KEY (taken over) whose file is PATH with ST; not one that was cut short. */
+static void
+add_entry(ListPass *pass, KvcObjectKey *key, const char *path, struct stat *st)
+{
+	KvcL2ObjectInfo info;
+
+	if (!fs_attr_read(pass->fs, path, st, &info)) {
+		kvc_object_key_unref(key);
+		return;
+	}
+	if (ctime_ns(st) < pass->fs->opened_ns) {
 		pass->objects++;
 		pass->bytes += (uint64_t)st->st_size;
 	}
 	if (pass->scope && key->scope != pass->scope) {
 		kvc_object_key_unref(key);
+		kvc_xattrs_unref(info.xattrs);
 		return;
 	}
-	pass->entries[pass->n].key = key;
-	pass->entries[pass->n].info.bytes = (uint64_t)st->st_size;
-	pass->entries[pass->n++].info.mtime_ns = mtime_ns;
+	pass->entries[pass->n++] = (KvcL2ListEntry){key, info};
 }
 
 /* Not under the name that we would use, and that one exists too: the same key would come twice. */
@@ -105,19 +127,18 @@ static bool
 is_duplicate(FsAdapter *fs, const KvcObjectKey *key, const char *name)
 {
 	struct stat st;
-	int errnum;
-	g_autofree char *path = fs_path_format(key, &errnum);
+	g_autofree char *path = fs_path_format(key);
 
-	return path && strcmp(path, name) &&
-	       fstatat(fs->base_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
+	return strcmp(path, name) && fstatat(fs->base_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 static void
 add_flat_file(ListPass *pass, const struct dirent *entry)
 {
 	const char *name = entry->d_name;
+	KvcObjectKey *key = NULL;
 	struct stat st;
-	int pid;
+	int pid, errnum = 0;
 
 	if (entry->d_type == DT_DIR || fs_temp_name_parse(name, &pid))
 		return;
@@ -127,13 +148,17 @@ add_flat_file(ListPass *pass, const struct dirent *entry)
 	}
 	if (S_ISDIR(st.st_mode))
 		return;
-	KvcObjectKey *key = S_ISREG(st.st_mode) ? kvc_lmcache_file_name_parse(name) : NULL;
-	if (!key)
+	if (S_ISREG(st.st_mode))
+		key = fs_is_digest_name(name) ? fs_digest_read_key(pass->fs, name, &errnum)
+					      : fs_path_parse(name);
+	if (errnum)
+		note_unreadable(pass, name, errnum);
+	else if (!key)
 		pass->foreign++;
-	else if (is_duplicate(pass->fs, key, name) || fs_is_cut(pass->fs, name, &st))
+	else if (is_duplicate(pass->fs, key, name))
 		kvc_object_key_unref(key);
 	else
-		add_entry(pass, key, &st);
+		add_entry(pass, key, name, &st);
 }
 
 /* Reads on in the flat directory; 0 or -errno. */
@@ -197,43 +222,47 @@ read_sorted(ListPass *pass, const char *path)
 	if (errno)
 		note_unreadable(pass, path, errno);
 	closedir(dir);
-	qsort(names->pdata, names->len, sizeof(void *), compare_names);
+	g_ptr_array_sort(names, compare_names);
 	return names;
 }
 
-/* PATH is below prefix/: <model path>/<rank>/<name>. */
 static void
-add_tree_file(ListPass *pass, const char *path, const struct stat *st)
+add_tree_file(ListPass *pass, const char *path, struct stat *st)
 {
-	g_autofree char *model = g_strdup(path);
-	char *name = strrchr(model, '/'), *rank;
-	KvcObjectKey *key = NULL;
+	KvcObjectKey *key;
 	int pid;
 
-	if (name) {
-		*name++ = '\0';
-		if (fs_temp_name_parse(name, &pid))
-			return;
-		rank = strrchr(model, '/');
-		if (rank && S_ISREG(st->st_mode)) {
-			*rank++ = '\0';
-			key = fs_prefix_parse(model, rank, name);
-		}
-	}
-	if (key)
-		add_entry(pass, key, st);
-	else
+	if (fs_temp_name_parse(strrchr(path, '/') + 1, &pid))
+		return;
+	key = S_ISREG(st->st_mode) ? fs_path_parse(path) : NULL;
+	if (!key)
 		pass->foreign++;
+	else
+		add_entry(pass, key, path, st);
+}
+
+/* The stat of PATH in a tree; false: there is nothing to be seen. */
+static bool
+stat_in_tree(ListPass *pass, const char *path, struct stat *st)
+{
+	if (fstatat(pass->fs->base_fd, path, st, AT_SYMLINK_NOFOLLOW) == 0)
+		return true;
+	if (errno == ENAMETOOLONG) /* deeper than any of ours */
+		pass->foreign++;
+	else
+		note_unreadable(pass, path, errno);
+	return false;
 }
 
 /*
- * Walks the directory DIR (a path below prefix/, "" at the root) behind AFTER, which is relative to
- * it; NULL: from the start.
+ * Walks the directory DIR (a path below the root of the tree, "" at the root) behind AFTER, which
+ * is relative to it; NULL: from the start.
  */
 static void
 walk_tree(ListPass *pass, const char *dir, const char *after)
 {
-	g_autofree char *real = g_strdup_printf(FS_PREFIX_DIR "%s%s", *dir ? "/" : "", dir);
+	const char *root = place_dirs[pass->place];
+	g_autofree char *real = g_strdup_printf("%s%s%s", root, *dir ? "/" : "", dir);
 	g_autoptr(GPtrArray) names = read_sorted(pass, real);
 	size_t first_len = after ? strcspn(after, "/") : 0;
 	g_autofree char *first = g_strndup(after ? after : "", first_len);
@@ -241,7 +270,7 @@ walk_tree(ListPass *pass, const char *dir, const char *after)
 	for (guint i = 0; i < names->len && pass->n < pass->max; i++) {
 		const char *name = names->pdata[i];
 		g_autofree char *path = g_strdup_printf("%s%s%s", dir, *dir ? "/" : "", name);
-		g_autofree char *file = g_strdup_printf(FS_PREFIX_DIR "/%s", path);
+		g_autofree char *file = g_strdup_printf("%s/%s", root, path);
 		int order = strcmp(name, first);
 		const char *rest =
 			order == 0 && after && after[first_len] ? after + first_len + 1 : NULL;
@@ -249,17 +278,43 @@ walk_tree(ListPass *pass, const char *dir, const char *after)
 
 		if (after && (order < 0 || (order == 0 && !rest)))
 			continue;
-		if (fstatat(pass->fs->base_fd, file, &st, AT_SYMLINK_NOFOLLOW) < 0) {
-			note_unreadable(pass, file, errno);
+		if (!stat_in_tree(pass, file, &st))
 			continue;
-		}
 		if (S_ISDIR(st.st_mode)) {
 			walk_tree(pass, path, rest);
 			continue;
 		}
-		add_tree_file(pass, path, &st);
+		add_tree_file(pass, file, &st);
 		g_free(pass->path);
 		pass->path = g_steal_pointer(&path);
+	}
+}
+
+/* Goes on in the tree where the pass stands. */
+static void
+list_tree(ListPass *pass)
+{
+	g_autofree char *after = g_steal_pointer(&pass->path);
+
+	pass->path = g_strdup(after ? after : "");
+	walk_tree(pass, "", after && *after ? after : NULL);
+}
+
+/* Goes on where the pass stands, until the page is full or all was seen; 0 or -errno. */
+static int
+list_page(ListPass *pass)
+{
+	for (;;) {
+		int rc = 0;
+
+		if (pass->place == LIST_FLAT)
+			rc = list_flat(pass);
+		else
+			list_tree(pass);
+		if (rc < 0 || pass->n == pass->max || pass->place == LIST_PLACES - 1)
+			return rc;
+		g_clear_pointer(&pass->path, g_free);
+		pass->place++;
 	}
 }
 
@@ -284,16 +339,8 @@ fs_list(FsAdapter *fs, const KvcKeyScope *scope, char **cursor, KvcL2ListEntry *
 	int rc = parse_cursor(&pass, *cursor) ? 0 : -EINVAL;
 
 	g_clear_pointer(cursor, g_free);
-	if (rc == 0 && !pass.in_tree) {
-		rc = list_flat(&pass);
-		pass.in_tree = rc == 0 && pass.n < max;
-	}
-	if (rc == 0 && pass.in_tree) {
-		g_autofree char *after = g_steal_pointer(&pass.path);
-
-		pass.path = g_strdup(after ? after : "");
-		walk_tree(&pass, "", after && *after ? after : NULL);
-	}
+	if (rc == 0)
+		rc = list_page(&pass);
 	/* What was found comes before the error: that is told by a page of its own, the last one.
 	 */
 	bool is_full = pass.n == max && max > 0;
@@ -303,8 +350,10 @@ fs_list(FsAdapter *fs, const KvcKeyScope *scope, char **cursor, KvcL2ListEntry *
 		finish_pass(&pass);
 		rc = -pass.errnum;
 	}
-	for (size_t i = 0; rc < 0 && i < pass.n; i++)
+	for (size_t i = 0; rc < 0 && i < pass.n; i++) {
 		kvc_object_key_unref(entries[i].key);
+		kvc_xattrs_unref(entries[i].info.xattrs);
+	}
 	g_free(pass.path);
 	return rc < 0 ? rc : (ssize_t)pass.n;
 }

@@ -91,7 +91,9 @@ open_object(FsJob *job)
 	}
 	if (job->fd < 0)
 		return errno;
-	return fstat(job->fd, &job->st) < 0 ? errno : 0;
+	if (fstat(job->fd, &job->st) < 0)
+		return errno;
+	return fs_digest_check(job->fs, job->key, job->path, job->fd);
 }
 
 /* The value of an xattr as text: 1, 0 when there is none, or -errno. */
@@ -191,14 +193,13 @@ void
 fs_load_begin(FsWork *work)
 {
 	FsJob *job = job_of(work);
-	int errnum = 0;
+	int errnum;
 
-	if (!atomic_load(&job->fs->closing))
-		job->path = fs_path_format(job->key, &errnum);
-	if (!job->path) {
+	if (atomic_load(&job->fs->closing)) {
 		load_end(job);
 		return;
 	}
+	job->path = fs_path_format(job->key);
 	errnum = open_object(job);
 	if (is_absent(errnum) || (errnum == 0 && !S_ISREG(job->st.st_mode))) {
 		load_end(job);

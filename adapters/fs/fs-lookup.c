@@ -25,10 +25,8 @@ fs_mtime_ns(const struct stat *st)
 char *
 fs_find_file(FsAdapter *fs, const KvcObjectKey *key, struct stat *st, int *errnum)
 {
-	g_autofree char *path = fs_path_format(key, errnum);
+	g_autofree char *path = fs_path_format(key);
 
-	if (!path)
-		return NULL;
 	*errnum = fstatat(fs->base_fd, path, st, AT_SYMLINK_NOFOLLOW) < 0 ? errno : 0;
 	if (*errnum == ENOENT) {
 		char *legacy = fs_path_format_legacy(key, path);
@@ -42,6 +40,8 @@ fs_find_file(FsAdapter *fs, const KvcObjectKey *key, struct stat *st, int *errnu
 				*errnum = errno;
 		}
 	}
+	if (*errnum == 0)
+		*errnum = fs_digest_check(fs, key, path, -1);
 	return *errnum ? NULL : g_steal_pointer(&path);
 }
 
@@ -57,18 +57,35 @@ read_xattr(FsAdapter *fs, const char *path, const char *name, char *text, size_t
 	return len >= 0;
 }
 
-bool
-fs_is_cut(FsAdapter *fs, const char *path, const struct stat *st)
+static bool
+says_other_size(FsAdapter *fs, const char *path, const struct stat *st)
 {
 	char text[24], expected[24];
 
-	if (!read_xattr(fs, path, "user.kvcache.size", text, sizeof(text)))
-		return false;
 	snprintf(expected, sizeof(expected), "%" PRIu64, (uint64_t)st->st_size);
-	if (!strcmp(text, expected))
-		return false;
-	atomic_fetch_add(&fs->stats.size_mismatches, 1);
-	return true;
+	return read_xattr(fs, path, "user.kvcache.size", text, sizeof(text)) &&
+	       strcmp(text, expected);
+}
+
+bool
+fs_was_replaced(FsAdapter *fs, const char *path, struct stat *st)
+{
+	struct stat old = *st;
+
+	return fstatat(fs->base_fd, path, st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	       (st->st_ino != old.st_ino || st->st_size != old.st_size);
+}
+
+bool
+fs_is_cut(FsAdapter *fs, const char *path, struct stat *st)
+{
+	while (says_other_size(fs, path, st)) {
+		if (fs_was_replaced(fs, path, st))
+			continue;
+		atomic_fetch_add(&fs->stats.size_mismatches, 1);
+		return true;
+	}
+	return false;
 }
 
 bool
@@ -81,20 +98,25 @@ fs_has_other_crc(FsAdapter *fs, const char *path, uint32_t crc)
 	       strcmp(text, expected);
 }
 
-static bool
-is_gone(int errnum)
+bool
+fs_is_gone(int errnum)
 {
-	/* A key that has no path here was never stored. */
-	return errnum == ENOENT || errnum == ENOTDIR || errnum == ENOTSUP || errnum == EINVAL ||
+	/* A key whose path the file system does not take was never stored. */
+	return errnum == ENOENT || errnum == ENOTDIR || errnum == EINVAL || errnum == EILSEQ ||
 	       errnum == ENAMETOOLONG;
+}
+
+bool
+fs_is_object(FsAdapter *fs, const KvcObjectKey *key, const char *path, struct stat *st)
+{
+	return S_ISREG(st->st_mode) && !fs_keys_is_corrupt(fs, key, st) && !fs_is_cut(fs, path, st);
 }
 
 /* KEY could not be asked for: a miss now, but nobody is to forget it. */
 static void
 note_failure(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info, int errnum)
 {
-	int ignored;
-	g_autofree char *path = fs_path_format(key, &ignored);
+	g_autofree char *path = fs_path_format(key);
 
 	info->mtime_ns = KVC_L2_NOT_ASKED;
 	fs_note_error(fs, FS_LOOKUP, "look for", path, errnum);
@@ -110,17 +132,15 @@ lookup_and_lock(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info)
 	if (!fs_keys_lock(fs, key))
 		return false;
 	g_autofree char *path = fs_find_file(fs, key, &st, &errnum);
-	if (path || is_gone(errnum))
+	if (path || fs_is_gone(errnum))
 		fs_note_answer(fs);
 	else
 		note_failure(fs, key, info, errnum);
 	if (!path || !S_ISREG(st.st_mode) || fs_keys_is_corrupt(fs, key, &st) ||
-	    fs_is_cut(fs, path, &st)) {
+	    !fs_attr_read(fs, path, &st, info)) {
 		fs_keys_unlock(fs, key);
 		return false;
 	}
-	info->bytes = (uint64_t)st.st_size;
-	info->mtime_ns = fs_mtime_ns(&st);
 	return true;
 }
 
@@ -135,9 +155,8 @@ fs_lookup_run(FsWork *work)
 	fs_task_complete(task);
 }
 
-/* 0: gone; else a positive errno. Also removes the file that an older LMCache wrote beside ours. */
-static int
-remove_files(FsAdapter *fs, const KvcObjectKey *key)
+int
+fs_remove_files(FsAdapter *fs, const KvcObjectKey *key)
 {
 	int errnum = 0;
 
@@ -146,7 +165,11 @@ remove_files(FsAdapter *fs, const KvcObjectKey *key)
 		g_autofree char *path = fs_find_file(fs, key, &st, &errnum);
 
 		if (!path)
-			return is_gone(errnum) ? 0 : errnum;
+			return fs_is_gone(errnum) ? 0 : errnum;
+		/* The name is that of a directory now, with newer files; the other spaces have
+		 * none. */
+		if (S_ISDIR(st.st_mode) && key->space == KVC_SPACE_PLAIN)
+			return 0;
 		if (unlinkat(fs->base_fd, path, 0) < 0) {
 			if (errno != ENOENT)
 				return errno;
@@ -154,6 +177,7 @@ remove_files(FsAdapter *fs, const KvcObjectKey *key)
 		}
 		atomic_fetch_sub(&fs->bytes_used, st.st_size);
 		atomic_fetch_sub(&fs->objects, 1);
+		fs_prune_parents(fs, path);
 	}
 }
 
@@ -165,7 +189,7 @@ fs_delete_keys(FsAdapter *fs, KvcObjectKey *const *keys, size_t n, KvcBitmap *de
 	for (size_t i = 0; i < n; i++) {
 		if (!fs_keys_begin_delete(fs, keys[i]))
 			continue;
-		int errnum = remove_files(fs, keys[i]);
+		int errnum = fs_remove_files(fs, keys[i]);
 		fs_keys_end_delete(fs, keys[i]);
 		if (errnum == 0) {
 			fs_keys_forget_corrupt(fs, keys[i]);

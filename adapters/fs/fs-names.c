@@ -4,12 +4,15 @@
  * Keys and the paths of their files, relative to base_path:
  *
  *	space 0	the file name of LMCache (key-codec.h), directly in base_path
+ *	space 1	plain/<directory>/<name>, as in the mount, any bytes
  *	space 2	prefix/<model path>/<rank component>/<name>, as in the mount (key-codec.h)
+ *	any	<digest>.kvc directly in base_path, if that is no path for a file (fs-digest.c)
  *
+ * What is fit follows from the key alone, so that a directory can be copied to another file system.
  * Both directions are exact: what does not come back is not ours.
  */
 
-#include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,37 +21,85 @@
 
 #include "fs.h"
 
+/* The longest path leaves room for /proc/self/fd/N/ before it, or for a temporary name in it. */
+#define COMPONENT_MAX_BYTES 255
+#define PATH_MAX_BYTES (PATH_MAX - 128)
+
 static char *
-format_prefix_path(const KvcObjectKey *key, int *errnum)
+format_prefix_path(const KvcObjectKey *key)
 {
 	g_autofree char *model = kvc_model_path_format(key->scope);
 	g_autofree char *rank = kvc_rank_format(key->scope);
 	g_autofree char *name = g_strndup((const char *)key->chunk_hash, key->chunk_hash_len);
-	int pid;
 
-	if (fs_temp_name_parse(name, &pid)) {
-		*errnum = EINVAL;
-		return NULL;
-	}
 	return g_strdup_printf(FS_PREFIX_DIR "/%s/%s/%s", model, rank, name);
 }
 
-char *
-fs_path_format(const KvcObjectKey *key, int *errnum)
+static bool
+is_rank(const char *component)
 {
-	g_autoptr(GError) error = NULL;
-	char *path;
+	g_autoptr(KvcKeyScope) scope = kvc_rank_parse("m", component, NULL);
 
-	if (key->space == KVC_SPACE_PREFIX)
-		return format_prefix_path(key, errnum);
-	if (key->space != KVC_SPACE_CHUNK) {
-		*errnum = ENOTSUP;
-		return NULL;
+	return scope;
+}
+
+/* Is PATH, from the root of the mount, one of a plain file there? */
+static bool
+is_plain_path(const char *path)
+{
+	g_auto(GStrv) components = g_strsplit(path, "/", -1);
+
+	if (!strcmp(components[0], KVC_CONTROL_DIR))
+		return false;
+	for (char **component = components; *component; component++)
+		if (is_rank(*component))
+			return false;
+	return true;
+}
+
+/* NULL when the mount has no such file. */
+static char *
+format_plain_path(const KvcObjectKey *key)
+{
+	const char *directory = key->scope->model_name;
+	g_autofree char *path = g_strdup_printf("%s%s%.*s", directory, *directory ? "/" : "",
+						key->chunk_hash_len, (const char *)key->chunk_hash);
+
+	return is_plain_path(path) ? g_strconcat(FS_PLAIN_DIR "/", path, NULL) : NULL;
+}
+
+/* Can a file have this path here, and is it not taken for one of our temporary files? */
+static bool
+is_fit(const char *path)
+{
+	const char *component = path;
+	int pid;
+
+	if (strlen(path) > PATH_MAX_BYTES)
+		return false;
+	for (const char *slash; (slash = strchr(component, '/')); component = slash + 1)
+		if (slash - component > COMPONENT_MAX_BYTES)
+			return false;
+	return strlen(component) <= COMPONENT_MAX_BYTES && !fs_temp_name_parse(component, &pid);
+}
+
+char *
+fs_path_format(const KvcObjectKey *key)
+{
+	g_autofree char *path = NULL;
+
+	switch ((KvcSpace)key->space) {
+	case KVC_SPACE_CHUNK:
+		path = kvc_lmcache_file_name_format(key, NULL);
+		break;
+	case KVC_SPACE_PLAIN:
+		path = format_plain_path(key);
+		break;
+	case KVC_SPACE_PREFIX:
+		path = format_prefix_path(key);
+		break;
 	}
-	path = kvc_lmcache_file_name_format(key, &error);
-	if (!path)
-		*errnum = error->code;
-	return path;
+	return path && is_fit(path) ? g_steal_pointer(&path) : fs_digest_name_format(key);
 }
 
 char *
@@ -63,15 +114,65 @@ fs_path_format_legacy(const KvcObjectKey *key, const char *path)
 	return g_strdup_printf("%.*s%s", (int)(at - path + rank_len), path, at + rank_len + 2);
 }
 
-KvcObjectKey *
-fs_prefix_parse(const char *model_path, const char *rank_name, const char *name)
+/* Cuts the last component off PATH and returns it; NULL: there is only one, or PATH is NULL. */
+static char *
+cut_last(char *path)
 {
-	g_autoptr(KvcKeyScope) scope = kvc_rank_parse(model_path, rank_name, NULL);
-	int pid;
+	char *slash = path ? strrchr(path, '/') : NULL;
 
-	if (!scope || fs_temp_name_parse(name, &pid))
+	if (!slash)
+		return NULL;
+	*slash = '\0';
+	return slash + 1;
+}
+
+/* PATH is below prefix/: <model path>/<rank>/<name>. */
+static KvcObjectKey *
+parse_prefix_path(const char *path)
+{
+	g_autofree char *model = g_strdup(path);
+	const char *name = cut_last(model), *rank = cut_last(model);
+	g_autoptr(KvcKeyScope) scope = rank ? kvc_rank_parse(model, rank, NULL) : NULL;
+
+	if (!scope)
 		return NULL;
 	return kvc_object_key_new(scope, KVC_SPACE_PREFIX, name, strlen(name), NULL);
+}
+
+/* PATH is below plain/. */
+static KvcObjectKey *
+parse_plain_path(const char *path)
+{
+	g_autofree char *directory = g_strdup(path);
+	const char *name = cut_last(directory);
+	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new_plain(name ? directory : "", NULL);
+
+	if (!scope)
+		return NULL;
+	if (!name)
+		name = path;
+	return kvc_object_key_new(scope, KVC_SPACE_PLAIN, name, strlen(name), NULL);
+}
+
+KvcObjectKey *
+fs_path_parse(const char *path)
+{
+	g_autoptr(KvcObjectKey) key = NULL;
+	g_autofree char *canonical = NULL, *legacy = NULL;
+
+	if (g_str_has_prefix(path, FS_PREFIX_DIR "/"))
+		key = parse_prefix_path(path + strlen(FS_PREFIX_DIR "/"));
+	else if (g_str_has_prefix(path, FS_PLAIN_DIR "/"))
+		key = parse_plain_path(path + strlen(FS_PLAIN_DIR "/"));
+	else
+		key = kvc_lmcache_file_name_parse(path);
+	if (!key)
+		return NULL;
+	canonical = fs_path_format(key);
+	if (!strcmp(canonical, path))
+		return g_steal_pointer(&key);
+	legacy = fs_path_format_legacy(key, canonical);
+	return g_strcmp0(legacy, path) ? NULL : g_steal_pointer(&key);
 }
 
 char *

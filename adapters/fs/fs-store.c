@@ -30,14 +30,16 @@ store_end(FsJob *job, int64_t result, const char *what)
 	FsAdapter *fs = job->fs;
 	const char *path = job->temp_path ? job->temp_path : job->path;
 
-	if (result < 0 && job->temp_path)
+	if (result < 0 && job->temp_path) {
 		unlinkat(fs->base_fd, job->temp_path, 0);
+		fs_prune_parents(fs, job->temp_path);
+	}
 	if (result >= 0)
 		fs_note_success(fs, FS_STORE);
+	else if (path && fs_digest_is_keys_fault(job->path, (int)result))
+		fs_note_unsupported(fs, job->key, (int)-result);
 	else if (path)
 		fs_note_error(fs, FS_STORE, what, path, (int)-result);
-	else if (result != -ECANCELED)
-		atomic_fetch_add(&fs->stats.unsupported_keys, 1); /* the key's fault, not ours */
 	fs_job_end(job, result);
 }
 
@@ -55,44 +57,39 @@ is_stored(FsJob *job)
 	if (fstatat(job->fs->base_fd, job->path, &st, AT_SYMLINK_NOFOLLOW) < 0)
 		return false;
 	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != job->object.bytes ||
-	    fs_keys_is_corrupt(job->fs, job->key, &st))
+	    fs_keys_is_corrupt(job->fs, job->key, &st) ||
+	    fs_digest_check(job->fs, job->key, job->path, -1) != 0)
 		return false;
 	uint32_t crc = kvc_crc32c(0, job->object.data, job->object.bytes);
 	return !fs_has_other_crc(job->fs, job->path, crc);
 }
 
-/* Makes the directories of PATH below base_path. */
+/* From here on its directories stay. Until then those that were just made may go again. */
 static int
-make_parents(FsAdapter *fs, const char *path)
+create_temp(FsJob *job)
 {
-	g_autofree char *copy = g_strdup(path);
+	const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
 
-	for (char *slash = strchr(copy, '/'); slash; slash = strchr(slash + 1, '/')) {
-		*slash = '\0';
-		if (mkdirat(fs->base_fd, copy, 0755) < 0 && errno != EEXIST)
-			return -errno;
-		*slash = '/';
+	for (int i = 0;; i++) {
+		job->fd = openat(job->fs->base_fd, job->temp_path, flags, 0644);
+		if (job->fd >= 0)
+			return 0;
+		int rc = -errno;
+		if (rc != -ENOENT || i == FS_RACES_MAX)
+			return rc;
+		rc = fs_make_parents(job->fs, job->temp_path);
+		if (rc < 0 && rc != -ENOENT)
+			return rc;
 	}
-	return 0;
 }
 
 static int
 open_temp(FsJob *job)
 {
-	const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-	int base_fd = job->fs->base_fd;
-
 	job->temp_path = fs_temp_path_new(job->path);
-	job->fd = openat(base_fd, job->temp_path, flags, 0644);
-	if (job->fd < 0 && errno == ENOENT) {
-		int rc = make_parents(job->fs, job->path);
-
-		if (rc < 0)
-			return rc;
-		job->fd = openat(base_fd, job->temp_path, flags, 0644);
-	}
-	if (job->fd < 0)
-		return -errno;
+	int rc = create_temp(job);
+	if (rc < 0)
+		return rc;
 	/* Tells the janitors of other processes, also in other pid name spaces, that it is alive.
 	 */
 	flock(job->fd, LOCK_EX | LOCK_NB);
@@ -114,7 +111,10 @@ set_xattrs(FsJob *job)
 {
 	char text[24];
 	int len = snprintf(text, sizeof(text), "%08x", job->crc);
+	int rc = fs_is_digest_name(job->path) ? fs_digest_write_key(job->fs, job->fd, job->key) : 0;
 
+	if (rc < 0)
+		return rc;
 	if (atomic_load(&job->fs->no_xattrs))
 		return 0;
 	if (fsetxattr(job->fd, "user.kvcache.crc32c", text, (size_t)len, 0) == 0) {
@@ -151,10 +151,12 @@ rename_temp(FsJob *job)
 {
 	int base_fd = job->fs->base_fd;
 	struct stat old;
-	bool existed = fstatat(base_fd, job->path, &old, AT_SYMLINK_NOFOLLOW) == 0;
+	bool existed =
+		fstatat(base_fd, job->path, &old, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(old.st_mode);
+	int rc = fs_move(job->fs, job->temp_path, job->path);
 
-	if (renameat(base_fd, job->temp_path, base_fd, job->path) < 0)
-		return -errno;
+	if (rc < 0)
+		return rc;
 	fs_keys_forget_corrupt(job->fs, job->key);
 	count_stored(job, existed ? &old : NULL);
 	return 0;
@@ -209,6 +211,7 @@ store_finish(FsWork *work)
 		store_end(job, rc, "set xattr");
 		return;
 	}
+	fs_attr_write(job->fs, job->fd, job->path, job->object.attributes, FS_ATTR_NEW);
 	rc = publish(job);
 	store_end(job, rc < 0 ? rc : (int64_t)bytes, "rename");
 }
@@ -242,19 +245,19 @@ void
 fs_store_begin(FsWork *work)
 {
 	FsJob *job = job_of(work);
-	int errnum = 0;
 
 	if (atomic_load(&job->fs->closing)) {
 		store_end(job, -ECANCELED, NULL);
 		return;
 	}
-	job->path = fs_path_format(job->key, &errnum);
-	if (!job->path) {
-		store_end(job, -errnum, NULL);
+	job->path = fs_path_format(job->key);
+	if (fs_is_digest_name(job->path) && atomic_load(&job->fs->no_xattrs)) {
+		store_end(job, -ENOTSUP, "set xattr");
 		return;
 	}
 	fs_keys_await_delete(job->fs, job->key);
 	if (is_stored(job)) {
+		fs_attr_add(job->fs, job->key, job->object.attributes);
 		store_skip(job);
 		return;
 	}
@@ -285,16 +288,12 @@ fs_remove_stored(FsAdapter *fs)
 		return;
 	g_hash_table_iter_init(&iter, fs->ours);
 	while (g_hash_table_iter_next(&iter, &key, NULL)) {
-		int errnum;
-		g_autofree char *path = fs_path_format(key, &errnum);
+		g_autofree char *path = fs_path_format(key);
 
-		if (!path || unlinkat(fs->base_fd, path, 0) < 0)
-			continue;
-		/* The directories that this emptied; base_path itself stays. */
-		for (char *slash = strrchr(path, '/'); slash; slash = strrchr(path, '/')) {
-			*slash = '\0';
-			if (unlinkat(fs->base_fd, path, AT_REMOVEDIR) < 0)
-				break;
-		}
+		if (unlinkat(fs->base_fd, path, 0) == 0)
+			fs_prune_parents(fs, path);
 	}
+	/* If this emptied them; base_path itself stays. */
+	unlinkat(fs->base_fd, FS_PLAIN_DIR, AT_REMOVEDIR);
+	unlinkat(fs->base_fd, FS_PREFIX_DIR, AT_REMOVEDIR);
 }

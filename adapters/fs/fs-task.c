@@ -53,8 +53,11 @@ fs_task_new(FsAdapter *fs,
 void
 fs_task_free(FsTask *task)
 {
-	for (size_t i = 0; i < task->n; i++)
+	for (size_t i = 0; i < task->n; i++) {
 		kvc_object_key_unref(task->keys[i]);
+		if (task->info)
+			kvc_xattrs_unref(task->info[i].xattrs);
+	}
 	g_free(task->keys);
 	g_free(task->jobs);
 	g_free(task->info);

@@ -268,6 +268,7 @@ fs_query_lookup_and_lock_result(KvcL2Adapter *adapter,
 		if (task->found[i])
 			kvc_bitmap_set(found, i);
 		info[i] = task->info[i]; /* of what was not found: whether it could be asked for */
+		task->info[i].xattrs = NULL;
 	}
 	if (task)
 		fs_task_free(task);
@@ -307,6 +308,20 @@ static int
 fs_delete_keys_slot(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n, KvcBitmap *deleted)
 {
 	return fs_delete_keys((FsAdapter *)adapter, keys, n, deleted);
+}
+
+static int
+fs_set_attributes_slot(KvcL2Adapter *adapter,
+		       KvcObjectKey *key,
+		       const KvcObjectAttributes *attributes)
+{
+	return fs_set_attributes((FsAdapter *)adapter, key, attributes);
+}
+
+static int
+fs_rename_key_slot(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	return fs_rename_key((FsAdapter *)adapter, old_key, new_key);
 }
 
 static ssize_t
@@ -351,6 +366,8 @@ static const KvcL2AdapterOps fs_adapter_ops = {
 	.submit_load_task = fs_submit_load_task,
 	.query_load_result = fs_query_load_result,
 	.delete_keys = fs_delete_keys_slot,
+	.rename_key = fs_rename_key_slot,
+	.set_attributes = fs_set_attributes_slot,
 	.list = fs_list_slot,
 	.usage = fs_usage_slot,
 	.describe = fs_describe_slot,

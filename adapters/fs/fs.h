@@ -72,22 +72,54 @@ void fs_pool_deinit(FsPool *pool);
 #define FS_TEMP_PREFIX ".kvcfs."
 #define FS_TEMP_SUFFIX ".tmp"
 #define FS_PREFIX_DIR "prefix"
+#define FS_PLAIN_DIR "plain"
 
-/* The path of KEY below base_path (transfer full), or NULL and *ERRNUM (positive). */
-char *fs_path_format(const KvcObjectKey *key, int *errnum);
+/* The path of KEY below base_path (transfer full); a digest name when no other is fit for a file.
+ */
+char *fs_path_format(const KvcObjectKey *key);
 /* The path under which older versions of LMCache kept KEY (transfer full), NULL if there was none.
  */
 char *fs_path_format_legacy(const KvcObjectKey *key, const char *path);
-/* The key of the file NAME in the directory MODEL_PATH/RANK_NAME below prefix/, or NULL. */
-KvcObjectKey *fs_prefix_parse(const char *model_path, const char *rank_name, const char *name);
+/* The key whose file has PATH (transfer full), or NULL. Not of a digest name: that needs the file.
+ */
+KvcObjectKey *fs_path_parse(const char *path);
 /* A name that nobody else uses, in the directory of PATH (transfer full). */
 char *fs_temp_path_new(const char *path);
 /* Is NAME one of ours? *PID gets the process that made it. */
 bool fs_temp_name_parse(const char *name, int *pid);
 
+/* fs-digest.c: files named after the digest of their key, which has no other path */
+
+char *fs_digest_name_format(const KvcObjectKey *key);
+bool fs_is_digest_name(const char *path);
+/*
+ * Does the file PATH hold what is stored under KEY? Of a digest name its xattr tells, every other
+ * name tells by itself. FD: the file when it is open, else -1. 0, ENOENT: no, or a positive errno.
+ */
+int fs_digest_check(FsAdapter *fs, const KvcObjectKey *key, const char *path, int fd);
+/* The key of the file NAME (transfer full), or NULL: foreign; *ERRNUM: it cannot be read. */
+KvcObjectKey *fs_digest_read_key(FsAdapter *fs, const char *name, int *errnum);
+/* 0 or -errno; -ENOTSUP, -ENAMETOOLONG: no file here can carry this key. */
+int fs_digest_write_key(FsAdapter *fs, int fd, const KvcObjectKey *key);
+int fs_digest_remove_key(int fd);
+/* Did writing the file PATH fail with RC because of its key? */
+bool fs_digest_is_keys_fault(const char *path, int rc);
+
+/* fs-dirs.c: directories below plain/ and prefix/ */
+
+/* How often one that was just made may be gone again before it is somebody's fault. */
+#define FS_RACES_MAX 64
+
+/* Makes the directories of PATH. 0 or -errno; -ENOENT: another one removes them, try again. */
+int fs_make_parents(FsAdapter *fs, const char *path);
+/* Removes those directories of PATH that are empty; never plain/ and prefix/ themselves. */
+void fs_prune_parents(FsAdapter *fs, const char *path);
+/* Renames a file, makes the directories it needs, removes empty ones in its way. 0 or -errno. */
+int fs_move(FsAdapter *fs, const char *from, const char *to);
+
 /* fs-keys.c: what is going on with each key. All of it may be called from any thread. */
 
-/* One lookup lock more; false when the key is being deleted. */
+/* One lookup lock more; false when the key is being deleted. Waits for a rename. */
 bool fs_keys_lock(FsAdapter *fs, const KvcObjectKey *key);
 void fs_keys_unlock(FsAdapter *fs, const KvcObjectKey *key);
 void fs_keys_unlock_many(FsAdapter *fs, KvcObjectKey *const *keys, size_t n);
@@ -101,6 +133,9 @@ bool fs_keys_note_publish(FsAdapter *fs, const KvcObjectKey *key, uint64_t seque
 /* false: locked, or a store is in flight. Waits for another deletion of the same key. */
 bool fs_keys_begin_delete(FsAdapter *fs, const KvcObjectKey *key);
 void fs_keys_end_delete(FsAdapter *fs, const KvcObjectKey *key);
+/* The same for two different keys at once; meanwhile lookups of them wait. */
+bool fs_keys_begin_rename(FsAdapter *fs, const KvcObjectKey *old_key, const KvcObjectKey *new_key);
+void fs_keys_end_rename(FsAdapter *fs, const KvcObjectKey *old_key, const KvcObjectKey *new_key);
 /* This very file is corrupt: it is not found any more, and a store replaces it. */
 void fs_keys_note_corrupt(FsAdapter *fs, const KvcObjectKey *key, const struct stat *st);
 void fs_keys_forget_corrupt(FsAdapter *fs, const KvcObjectKey *key);
@@ -185,8 +220,13 @@ void fs_job_transfer(FsJob *job, bool is_write, void (*done)(KvcIoTransfer *tran
 /* The transfer failed because of O_DIRECT: the job goes on without. */
 bool fs_job_was_refused(FsJob *job);
 
-/* Does PATH say (user.kvcache.size) that it once had another size? Counted. */
-bool fs_is_cut(FsAdapter *fs, const char *path, const struct stat *st);
+/*
+ * Does PATH say (user.kvcache.size) that it once had another size? Counted. ST is renewed when the
+ * file was replaced since.
+ */
+bool fs_is_cut(FsAdapter *fs, const char *path, struct stat *st);
+/* Is there another file now than the one of ST? Renews ST. */
+bool fs_was_replaced(FsAdapter *fs, const char *path, struct stat *st);
 /* Does PATH say that its bytes have another CRC32C? */
 bool fs_has_other_crc(FsAdapter *fs, const char *path, uint32_t crc);
 
@@ -196,8 +236,46 @@ void fs_lookup_run(FsWork *work);
 int fs_delete_keys(FsAdapter *fs, KvcObjectKey *const *keys, size_t n, KvcBitmap *deleted);
 /* The file of KEY: its path below base_path (transfer full) and stat, or NULL and *ERRNUM. */
 char *fs_find_file(FsAdapter *fs, const KvcObjectKey *key, struct stat *st, int *errnum);
+/* Does ERRNUM (positive) say that there is no such file? */
+bool fs_is_gone(int errnum);
+/* Is the file that was found under KEY an object, whole as far as it can tell? */
+bool fs_is_object(FsAdapter *fs, const KvcObjectKey *key, const char *path, struct stat *st);
+/*
+ * Removes the file of KEY, also the one that an older LMCache wrote beside it, and the directories
+ * that this empties. 0: gone; else a positive errno.
+ */
+int fs_remove_files(FsAdapter *fs, const KvcObjectKey *key);
+/* See KvcL2AdapterOps.rename_key. */
+int fs_rename_key(FsAdapter *fs, KvcObjectKey *old_key, KvcObjectKey *new_key);
 /* Removes what this run stored (persist_enabled=false). */
 void fs_remove_stored(FsAdapter *fs);
+
+/* fs-attr.c */
+
+typedef enum {
+	FS_ATTR_NEW,	 /* the file has none yet */
+	FS_ATTR_ADD,	 /* xattrs that are there stay: somebody else's, maybe */
+	FS_ATTR_REPLACE, /* it has these afterwards, and no others */
+} FsAttrWrite;
+
+/*
+ * All that lookup and list tell of the file PATH below base_path, whose stat is ST. false: it says
+ * that it once had another size; counted. ST is renewed when the file was replaced since.
+ */
+bool fs_attr_read(FsAdapter *fs, const char *path, struct stat *st, KvcL2ObjectInfo *info);
+/* ATTRIBUTES may be NULL. 0 or the first -errno, which is counted; as many as can be are set. */
+int fs_attr_write(FsAdapter *fs,
+		  int fd,
+		  const char *path,
+		  const KvcObjectAttributes *attributes,
+		  FsAttrWrite how);
+/* Of a stored object: 0, -ENOENT, -errno. */
+int
+fs_set_attributes(FsAdapter *fs, const KvcObjectKey *key, const KvcObjectAttributes *attributes);
+/* The same for an object whose store was skipped; errors are counted only. */
+void fs_attr_add(FsAdapter *fs, const KvcObjectKey *key, const KvcObjectAttributes *attributes);
+/* Attributes of PATH are lost because of ERRNUM (positive): counted, logged once a minute. */
+void fs_note_attribute_error(FsAdapter *fs, const char *path, int errnum);
 
 /* fs-list.c, fs-janitor.c */
 
@@ -207,15 +285,18 @@ ssize_t fs_list(FsAdapter *fs,
 		KvcL2ListEntry *entries,
 		size_t max);
 int64_t fs_mtime_ns(const struct stat *st);
-/* Removes temporary files that dead processes left. Thread function, USER is the FsAdapter. */
+/* Removes what dead processes left in the directory PATH: temporary files, empty directories. */
+void fs_clean_directory(FsAdapter *fs, const char *path);
+/* Does that everywhere. Thread function, USER is the FsAdapter. */
 void *fs_janitor_main(void *user);
 
 /* fs-health.c */
 
 typedef struct FsStats {
-	_Atomic uint64_t stores, loads, skipped, load_misses;
+	_Atomic uint64_t stores, loads, skipped, renames, load_misses;
 	_Atomic uint64_t store_errors, lookup_errors, load_errors;
 	_Atomic uint64_t crc_mismatches, size_mismatches, foreign_files, unsupported_keys;
+	_Atomic uint64_t attribute_errors;
 } FsStats;
 
 /*
@@ -228,6 +309,8 @@ void fs_note_success(FsAdapter *fs, FsKind kind);
 void fs_note_answer(FsAdapter *fs);
 /* The file PATH is not what was written under its name: WHY goes on after the name. */
 void fs_note_bad_file(FsAdapter *fs, const char *path, const char *why);
+/* No file here can have the name of KEY or carry the key: ERRNUM (positive). */
+void fs_note_unsupported(FsAdapter *fs, const KvcObjectKey *key, int errnum);
 /* O_DIRECT was refused with ERRNUM (positive): never tried again. */
 void fs_note_refused(FsAdapter *fs, int errnum);
 /* The file system has no xattrs. */
@@ -290,6 +373,7 @@ struct FsAdapter {
 	atomic_bool no_xattrs;
 	atomic_bool counted; /* the first complete list has been added to the two below */
 	_Atomic int64_t bytes_used, objects;
+	_Atomic int64_t attribute_logged_ns;
 	FsStats stats;
 };
 

@@ -5,9 +5,12 @@
 #include <dirent.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/fsuid.h>
+#include <sys/mount.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 char *
@@ -114,6 +117,16 @@ KvcObjectKey *
 chain(const char *name)
 {
 	return key_new("org/model", 0x01000100, 0, NULL, KVC_SPACE_PREFIX, name, strlen(name));
+}
+
+KvcObjectKey *
+plain(const char *directory, const char *name)
+{
+	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new_plain(directory, NULL);
+	KvcObjectKey *key = kvc_object_key_new(scope, KVC_SPACE_PLAIN, name, strlen(name), NULL);
+
+	assert_non_null(key);
+	return key;
 }
 
 KvcObjectKey *
@@ -265,6 +278,97 @@ put_file(Fs *fs, const char *name, const void *data, size_t bytes)
 	g_autofree char *path = path_of(fs, name);
 
 	assert_true(g_file_set_contents(path, data, (gssize)bytes, NULL));
+}
+
+KvcL2Usage
+usage_of(Fs *fs)
+{
+	KvcL2Usage usage;
+
+	fs->ops->usage(fs->adapter, &usage);
+	return usage;
+}
+
+/* The keys in the order of the listing, in pages of PAGE. */
+GPtrArray *
+list_keys(Fs *fs, const KvcKeyScope *scope, size_t page)
+{
+	GPtrArray *keys = g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+	g_autofree KvcL2ListEntry *entries = g_new0(KvcL2ListEntry, page);
+	char *cursor = NULL;
+
+	do {
+		ssize_t n = fs->ops->list(fs->adapter, scope, &cursor, entries, page);
+
+		assert_in_range(n, 0, page);
+		for (ssize_t i = 0; i < n; i++)
+			g_ptr_array_add(keys, entries[i].key);
+	} while (cursor);
+	return keys;
+}
+
+/* How often KEY is listed. */
+size_t
+count_listed(Fs *fs, const KvcObjectKey *key)
+{
+	g_autoptr(GPtrArray) keys = list_keys(fs, NULL, 5);
+	size_t n = 0;
+
+	for (guint i = 0; i < keys->len; i++)
+		n += kvc_object_key_equal(keys->pdata[i], key) ? 1 : 0;
+	return n;
+}
+
+/* The xattr of the file NAME as text (transfer full), or NULL when there is none. */
+char *
+xattr_of(Fs *fs, const char *name, const char *xattr)
+{
+	g_autofree char *path = path_of(fs, name);
+	char text[4096];
+	ssize_t len = getxattr(path, xattr, text, sizeof(text));
+
+	return len < 0 ? NULL : g_strndup(text, (gsize)len);
+}
+
+typedef struct Ramfs {
+	void (*check)(Fs *fs);
+	bool is_skipped;
+} Ramfs;
+
+static void *
+ramfs_main(void *user)
+{
+	Ramfs *ramfs = user;
+	g_autofree char *dir = dir_new(temp_parent());
+	Fs fs;
+
+	ramfs->is_skipped = unshare(CLONE_FS | CLONE_NEWNS) < 0 ||
+			    mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+			    mount("ramfs", dir, "ramfs", 0, NULL) < 0;
+	if (!ramfs->is_skipped) {
+		fs_open(&fs, dir, "");
+		ramfs->check(&fs);
+		fs_close(&fs);
+		umount(dir);
+	}
+	rmdir(dir);
+	return NULL;
+}
+
+/*
+ * Runs CHECK on an adapter on ramfs, which refuses O_DIRECT and has no user xattrs. In a thread, so
+ * that the name space of the other tests stays as it is; skips the test without the right to mount.
+ */
+void
+run_on_ramfs(void (*check)(Fs *fs))
+{
+	Ramfs ramfs = {check, false};
+	pthread_t thread;
+
+	assert_int_equal(pthread_create(&thread, NULL, ramfs_main, &ramfs), 0);
+	pthread_join(thread, NULL);
+	if (ramfs.is_skipped)
+		skip();
 }
 
 /* What is logged while a test wants to know. */

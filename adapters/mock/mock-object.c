@@ -19,6 +19,7 @@ record_free(MockRecord *record)
 {
 	kvc_object_key_unref(record->key);
 	g_clear_pointer(&record->data, g_bytes_unref);
+	kvc_object_attributes_clear(&record->attributes);
 	g_free(record);
 }
 
@@ -58,6 +59,7 @@ mock_drop_data_locked(MockAdapter *mock, MockRecord *record)
 	g_tree_remove(mock->by_sequence, record);
 	mock->bytes_used -= g_bytes_get_size(record->data);
 	g_clear_pointer(&record->data, g_bytes_unref);
+	kvc_object_attributes_clear(&record->attributes);
 	mock_drop_record_locked(mock, record);
 }
 
@@ -79,9 +81,38 @@ make_room_locked(MockAdapter *mock, uint64_t bytes)
 	return mock->bytes_used + bytes <= mock->capacity_bytes;
 }
 
-/* Bytes written (0: it was there), or -errno. DATA is taken over. */
+void
+mock_set_attributes_locked(MockRecord *record, const KvcObjectAttributes *attributes)
+{
+	KvcObjectAttributes old = record->attributes;
+
+	record->attributes =
+		attributes ? kvc_object_attributes_copy(attributes) : (KvcObjectAttributes){0};
+	if (record->attributes.mtime_ns == 0)
+		record->attributes.mtime_ns = mock_now_ns(CLOCK_REALTIME);
+	kvc_object_attributes_clear(&old);
+}
+
+KvcL2ObjectInfo
+mock_get_info_locked(const MockRecord *record)
+{
+	const KvcObjectAttributes *attributes = &record->attributes;
+
+	return (KvcL2ObjectInfo){
+		.bytes = g_bytes_get_size(record->data),
+		.mtime_ns = attributes->mtime_ns,
+		.mode = attributes->mode,
+		.uid = attributes->uid,
+		.gid = attributes->gid,
+		.xattrs = kvc_xattrs_ref(attributes->xattrs),
+	};
+}
+
 int64_t
-mock_store_object_locked(MockAdapter *mock, KvcObjectKey *key, GBytes *data)
+mock_store_object_locked(MockAdapter *mock,
+			 KvcObjectKey *key,
+			 GBytes *data,
+			 const KvcObjectAttributes *attributes)
 {
 	g_autoptr(GBytes) owned = data;
 	MockRecord *record = mock_get_record_locked(mock, key);
@@ -90,6 +121,8 @@ mock_store_object_locked(MockAdapter *mock, KvcObjectKey *key, GBytes *data)
 
 	if (record->data && key->space == KVC_SPACE_CHUNK && old_bytes == bytes) {
 		mock->n_skipped++;
+		if (attributes)
+			mock_set_attributes_locked(record, attributes);
 		return 0;
 	}
 	mock->bytes_used -= old_bytes;
@@ -105,9 +138,37 @@ mock_store_object_locked(MockAdapter *mock, KvcObjectKey *key, GBytes *data)
 		g_tree_insert(mock->by_sequence, record, record);
 	}
 	record->data = g_steal_pointer(&owned);
-	record->mtime_ns = mock_now_ns(CLOCK_REALTIME);
+	mock_set_attributes_locked(record, attributes);
 	mock->n_stores++;
 	return (int64_t)bytes;
+}
+
+static bool
+is_busy(const MockRecord *record)
+{
+	return record && (record->locks > 0 || record->stores > 0);
+}
+
+/* A record that is not busy has data, else it would be gone. */
+int
+mock_rename_object_locked(MockAdapter *mock, const KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	MockRecord *record = g_hash_table_lookup(mock->records, old_key);
+	MockRecord *replaced = g_hash_table_lookup(mock->records, new_key);
+
+	if (is_busy(record) || is_busy(replaced))
+		return -EBUSY;
+	if (!record)
+		return -ENOENT;
+	if (record == replaced)
+		return 0;
+	if (replaced)
+		mock_drop_data_locked(mock, replaced);
+	g_hash_table_steal(mock->records, record->key);
+	kvc_object_key_unref(record->key);
+	record->key = kvc_object_key_ref(new_key);
+	g_hash_table_insert(mock->records, record->key, record);
+	return 0;
 }
 
 void

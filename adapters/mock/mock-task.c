@@ -29,8 +29,11 @@ compare_due(const void *a, const void *b, void *user)
 void
 mock_task_free(MockTask *task)
 {
-	for (size_t i = 0; i < task->n; i++)
+	for (size_t i = 0; i < task->n; i++) {
 		kvc_object_key_unref(task->keys[i]);
+		if (task->info)
+			kvc_xattrs_unref(task->info[i].xattrs);
+	}
 	g_free(task->keys);
 	g_free(task->objects);
 	g_free(task->info);
@@ -117,7 +120,8 @@ run_store(MockAdapter *mock, MockTask *task)
 		GBytes *data = g_bytes_new(task->objects[i].data, task->objects[i].bytes);
 
 		pthread_mutex_lock(&mock->lock);
-		int64_t rc = mock_store_object_locked(mock, task->keys[i], data);
+		int64_t rc = mock_store_object_locked(mock, task->keys[i], data,
+						      task->objects[i].attributes);
 		if (task->result >= 0)
 			task->result = rc < 0 ? rc : task->result + rc;
 		pthread_mutex_unlock(&mock->lock);
@@ -135,8 +139,7 @@ run_lookup(MockAdapter *mock, MockTask *task)
 			continue;
 		record->locks++;
 		task->hits[i] = true;
-		task->info[i].bytes = g_bytes_get_size(record->data);
-		task->info[i].mtime_ns = record->mtime_ns;
+		task->info[i] = mock_get_info_locked(record);
 	}
 	pthread_mutex_unlock(&mock->lock);
 }

@@ -178,8 +178,10 @@ mock_query_lookup_and_lock_result(KvcL2Adapter *adapter,
 		return result;
 	set_hits(task, found);
 	for (size_t i = 0; i < task->n; i++)
-		if (task->hits[i])
+		if (task->hits[i]) {
 			info[i] = task->info[i];
+			task->info[i].xattrs = NULL;
+		}
 	mock_task_free(task);
 	return result;
 }
@@ -240,6 +242,30 @@ mock_delete_keys(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n, Kvc
 	return 0;
 }
 
+static int
+mock_rename_key(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	MockAdapter *mock = (MockAdapter *)adapter;
+
+	pthread_mutex_lock(&mock->lock);
+	int rc = mock_rename_object_locked(mock, old_key, new_key);
+	pthread_mutex_unlock(&mock->lock);
+	return rc;
+}
+
+static int
+mock_set_attributes(KvcL2Adapter *adapter, KvcObjectKey *key, const KvcObjectAttributes *attributes)
+{
+	MockAdapter *mock = (MockAdapter *)adapter;
+
+	pthread_mutex_lock(&mock->lock);
+	MockRecord *record = mock_find_stored_locked(mock, key);
+	if (record)
+		mock_set_attributes_locked(record, attributes);
+	pthread_mutex_unlock(&mock->lock);
+	return record ? 0 : -ENOENT;
+}
+
 /* The cursor is the sequence number of the last entry of the page. */
 static ssize_t
 mock_list(KvcL2Adapter *adapter,
@@ -262,8 +288,7 @@ mock_list(KvcL2Adapter *adapter,
 		if (scope && record->key->scope != scope)
 			continue;
 		entries[n].key = kvc_object_key_ref(record->key);
-		entries[n].info.bytes = g_bytes_get_size(record->data);
-		entries[n++].info.mtime_ns = record->mtime_ns;
+		entries[n++].info = mock_get_info_locked(record);
 	}
 	if (node)
 		*cursor = g_strdup_printf("%" G_GUINT64_FORMAT, after.sequence);
@@ -331,6 +356,8 @@ static const KvcL2AdapterOps mock_adapter_ops = {
 	.submit_load_task = mock_submit_load_task,
 	.query_load_result = mock_query_load_result,
 	.delete_keys = mock_delete_keys,
+	.rename_key = mock_rename_key,
+	.set_attributes = mock_set_attributes,
 	.list = mock_list,
 	.usage = mock_usage,
 	.describe = mock_describe,

@@ -35,9 +35,9 @@ typedef struct MockTask {
 /* All that is known of a key. Without data it only carries the count of stores in flight. */
 typedef struct MockRecord {
 	KvcObjectKey *key;
-	GBytes *data;	   /* NULL: not stored */
-	uint64_t sequence; /* place in order of first storing; the cursor of list */
-	int64_t mtime_ns;
+	GBytes *data;			/* NULL: not stored */
+	uint64_t sequence;		/* place in order of first storing; the cursor of list */
+	KvcObjectAttributes attributes; /* of data */
 	unsigned locks;
 	unsigned stores; /* in flight */
 } MockRecord;
@@ -77,8 +77,17 @@ MockRecord *mock_get_record_locked(MockAdapter *mock, const KvcObjectKey *key);
 /* Forgets RECORD when it says nothing any more. */
 void mock_drop_record_locked(MockAdapter *mock, MockRecord *record);
 void mock_drop_data_locked(MockAdapter *mock, MockRecord *record);
-/* Bytes written (0: it was there), or -errno. DATA is taken over. */
-int64_t mock_store_object_locked(MockAdapter *mock, KvcObjectKey *key, GBytes *data);
+/* Bytes written (0: it was there), or -errno. DATA is taken over; ATTRIBUTES may be NULL. */
+int64_t mock_store_object_locked(MockAdapter *mock,
+				 KvcObjectKey *key,
+				 GBytes *data,
+				 const KvcObjectAttributes *attributes);
+/* ATTRIBUTES may be NULL: only the time is known then. */
+void mock_set_attributes_locked(MockRecord *record, const KvcObjectAttributes *attributes);
+KvcL2ObjectInfo mock_get_info_locked(const MockRecord *record);
+/* 0, -EBUSY or -ENOENT, as rename_key. */
+int
+mock_rename_object_locked(MockAdapter *mock, const KvcObjectKey *old_key, KvcObjectKey *new_key);
 void mock_objects_init(MockAdapter *mock);
 void mock_objects_deinit(MockAdapter *mock);
 

@@ -23,7 +23,7 @@
 typedef struct Mock {
 	KvcL2Adapter *adapter;
 	KvcOptions *options;
-	KvcKeyScope *scope;
+	KvcKeyScope *scope, *plain_scope;
 } Mock;
 
 static Mock
@@ -36,6 +36,7 @@ mock_new(const char *specification)
 	if (!mock.adapter)
 		fail_msg("%s", error->message);
 	mock.scope = kvc_key_scope_new("some/model", 0x01000100, 0, NULL, NULL);
+	mock.plain_scope = kvc_key_scope_new_plain("some/directory", NULL);
 	return mock;
 }
 
@@ -45,15 +46,17 @@ mock_free(Mock *mock)
 	mock->adapter->ops->close(mock->adapter);
 	kvc_options_free(mock->options);
 	kvc_key_scope_unref(mock->scope);
+	kvc_key_scope_unref(mock->plain_scope);
 }
 
 static KvcObjectKey *
 key_new(const Mock *mock, KvcSpace space, uint32_t number)
 {
+	KvcKeyScope *scope = space == KVC_SPACE_PLAIN ? mock->plain_scope : mock->scope;
 	char name[16];
 	int len = snprintf(name, sizeof(name), "n%07u", number);
 
-	return kvc_object_key_new(mock->scope, space, name, (size_t)len, NULL);
+	return kvc_object_key_new(scope, space, name, (size_t)len, NULL);
 }
 
 static void
@@ -213,6 +216,73 @@ test_locks_against_delete(void **state)
 	mock_free(&mock);
 }
 
+static int
+rename_plain(const Mock *mock, uint32_t from, uint32_t to)
+{
+	g_autoptr(KvcObjectKey) old_key = key_new(mock, KVC_SPACE_PLAIN, from);
+	g_autoptr(KvcObjectKey) new_key = key_new(mock, KVC_SPACE_PLAIN, to);
+
+	return mock->adapter->ops->rename_key(mock->adapter, old_key, new_key);
+}
+
+static void
+test_rename(void **state)
+{
+	Mock mock = mock_new("type=mock,max_size_gb=0.1");
+
+	assert_int_equal(rename_plain(&mock, 1, 2), -ENOENT);
+	assert_int_equal(rename_plain(&mock, 1, 1), -ENOENT);
+	store(&mock, KVC_SPACE_PLAIN, 1, 100, 'a');
+	assert_int_equal(rename_plain(&mock, 1, 1), 0);
+	assert_int_equal(rename_plain(&mock, 1, 2), 0);
+	assert_int_equal(load(&mock, KVC_SPACE_PLAIN, 1, 100), -1);
+	assert_int_equal(load(&mock, KVC_SPACE_PLAIN, 2, 100), 'a');
+
+	/* In the place of what is there. */
+	store(&mock, KVC_SPACE_PLAIN, 1, 30, 'b');
+	assert_int_equal(rename_plain(&mock, 1, 2), 0);
+	assert_int_equal(load(&mock, KVC_SPACE_PLAIN, 2, 30), 'b');
+	assert_int_equal(usage(&mock).objects, 1);
+	assert_int_equal(usage(&mock).bytes_used, 30);
+	mock_free(&mock);
+}
+
+/* Neither key may be locked. */
+static void
+test_rename_respects_locks(void **state)
+{
+	Mock mock = mock_new("type=mock,max_size_gb=0.1");
+	g_autoptr(KvcObjectKey) locked = key_new(&mock, KVC_SPACE_CHUNK, 1);
+	g_autoptr(KvcObjectKey) other = key_new(&mock, KVC_SPACE_CHUNK, 2);
+	KvcL2ObjectInfo info;
+
+	store(&mock, KVC_SPACE_CHUNK, 1, 10, 'a');
+	store(&mock, KVC_SPACE_CHUNK, 2, 20, 'b');
+	assert_true(lookup_and_lock(&mock, 1, &info));
+	assert_int_equal(mock.adapter->ops->rename_key(mock.adapter, locked, other), -EBUSY);
+	assert_int_equal(mock.adapter->ops->rename_key(mock.adapter, other, locked), -EBUSY);
+	unlock(&mock, 1);
+	assert_int_equal(mock.adapter->ops->rename_key(mock.adapter, other, locked), 0);
+	assert_int_equal(load(&mock, KVC_SPACE_CHUNK, 1, 20), 'b');
+	mock_free(&mock);
+}
+
+static void
+test_rename_respects_stores_in_flight(void **state)
+{
+	Mock mock = mock_new("type=mock,max_size_gb=0.1,latency_ms=50");
+	g_autoptr(KvcObjectKey) key = key_new(&mock, KVC_SPACE_PLAIN, 1);
+	char data[10] = "123456789";
+	KvcMemoryObj object = {data, sizeof(data), 4096};
+	KvcL2TaskId id = mock.adapter->ops->submit_store_task(mock.adapter, &key, &object, 1);
+
+	assert_int_equal(rename_plain(&mock, 1, 2), -EBUSY);
+	assert_int_equal(rename_plain(&mock, 2, 1), -EBUSY);
+	assert_int_equal(await_store(&mock, id), sizeof(data));
+	assert_int_equal(rename_plain(&mock, 1, 2), 0);
+	mock_free(&mock);
+}
+
 /* 0.00001 GiB is 10737 bytes. */
 static void
 test_eviction(void **state)
@@ -317,6 +387,46 @@ test_list(void **state)
 	mock_free(&mock);
 }
 
+static void
+test_attributes(void **state)
+{
+	Mock mock = mock_new("type=mock,max_size_gb=0.1");
+	const KvcL2AdapterOps *ops = mock.adapter->ops;
+	g_autoptr(KvcObjectKey) key = key_new(&mock, KVC_SPACE_CHUNK, 1);
+	g_autoptr(KvcXattrs) xattrs = NULL;
+	KvcObjectAttributes attributes = {.mtime_ns = 5, .mode = 0100600, .uid = 7, .gid = 8};
+	char data[10] = "123456789";
+	KvcMemoryObj object = {data, sizeof(data), 4096, &attributes};
+	KvcL2ObjectInfo info = {0};
+	KvcL2ListEntry entry;
+	char *cursor = NULL;
+
+	assert_int_equal(kvc_xattrs_set(NULL, "user.x", "1", 1, &xattrs), 0);
+	assert_int_equal(ops->set_attributes(mock.adapter, key, &attributes), -ENOENT);
+	await_store(&mock, ops->submit_store_task(mock.adapter, &key, &object, 1));
+	assert_true(lookup_and_lock(&mock, 1, &info));
+	assert_int_equal(info.mode, 0100600);
+	assert_int_equal(info.mtime_ns, 5);
+	assert_null(info.xattrs);
+	attributes.xattrs = xattrs;
+	attributes.uid = 9;
+	assert_int_equal(ops->set_attributes(mock.adapter, key, &attributes), 0);
+	assert_int_equal(ops->list(mock.adapter, NULL, &cursor, &entry, 1), 1);
+	assert_int_equal(entry.info.uid, 9);
+	assert_non_null(kvc_xattrs_get(entry.info.xattrs, "user.x", NULL));
+	kvc_xattrs_unref(entry.info.xattrs);
+	kvc_object_key_unref(entry.key);
+	g_free(cursor);
+	/* The same chunk again is skipped, and brings its attributes. */
+	attributes.uid = 10;
+	assert_int_equal(await_store(&mock, ops->submit_store_task(mock.adapter, &key, &object, 1)),
+			 0);
+	assert_true(lookup_and_lock(&mock, 1, &info));
+	assert_int_equal(info.uid, 10);
+	kvc_xattrs_unref(info.xattrs);
+	mock_free(&mock);
+}
+
 /* Nothing is touched after close, whatever was pending. */
 static void
 test_close_with_pending_tasks(void **state)
@@ -377,11 +487,15 @@ main(void)
 		cmocka_unit_test(test_store_and_load),
 		cmocka_unit_test(test_chunks_are_skipped_others_replaced),
 		cmocka_unit_test(test_locks_against_delete),
+		cmocka_unit_test(test_rename),
+		cmocka_unit_test(test_rename_respects_locks),
+		cmocka_unit_test(test_rename_respects_stores_in_flight),
 		cmocka_unit_test(test_eviction),
 		cmocka_unit_test(test_failures),
 		cmocka_unit_test(test_time),
 		cmocka_unit_test(test_delete_skips_stores_in_flight),
 		cmocka_unit_test(test_list),
+		cmocka_unit_test(test_attributes),
 		cmocka_unit_test(test_close_with_pending_tasks),
 		cmocka_unit_test(test_describe),
 		cmocka_unit_test(test_options),

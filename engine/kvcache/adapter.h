@@ -12,6 +12,7 @@
  * I/O, no wait for I/O; a short mutex is fine.
  */
 
+#include "kvcache/attributes.h"
 #include "kvcache/bitmap.h"
 #include "kvcache/object-key.h"
 #include "kvcache/options.h"
@@ -40,12 +41,30 @@ typedef struct KvcMemoryObj {
 	size_t bytes;	     /* size of the object */
 	size_t mapped_bytes; /* bytes rounded up to 4096; 0 for an empty object, whose data is NULL
 			      */
+	/* On a store: what goes with the bytes, valid as long as these. NULL: nothing is known. */
+	const KvcObjectAttributes *attributes;
 } KvcMemoryObj;
 
 typedef struct KvcL2ObjectInfo {
 	uint64_t bytes;	  /* size of the object */
 	int64_t mtime_ns; /* when it was stored, since the epoch; 0: the store does not know */
+	/* As in KvcObjectAttributes; 0 and NULL where the store does not know. */
+	uint32_t mode, uid, gid;
+	KvcXattrs *xattrs; /* a reference that is the caller's once lookup or list returned it */
 } KvcL2ObjectInfo;
+
+/* The same as attributes; the reference to xattrs stays INFO's. */
+static inline KvcObjectAttributes
+kvc_l2_object_info_attributes(const KvcL2ObjectInfo *info)
+{
+	return (KvcObjectAttributes){
+		.mtime_ns = info->mtime_ns,
+		.mode = info->mode,
+		.uid = info->uid,
+		.gid = info->gid,
+		.xattrs = info->xattrs,
+	};
+}
 
 /* In mtime_ns of a key that a lookup did not find: the store could not be asked, it may be there.
  */
@@ -105,7 +124,8 @@ struct KvcL2AdapterOps {
 	 * Required, never blocks. Stores N objects; keys are referenced by the adapter as needed,
 	 * OBJECTS (the array) is copied, their memory stays valid until the result was popped. The
 	 * whole task succeeds or fails. A key of space 0 that is already stored with this size is
-	 * skipped; in the other spaces it is replaced. Nothing partial is ever visible under a key.
+	 * skipped (but gets the attributes); in the other spaces it is replaced. Nothing partial is
+	 * ever visible under a key. Attributes that the store cannot keep do not fail the task.
 	 * Returns the task id.
 	 */
 	KvcL2TaskId (*submit_store_task)(KvcL2Adapter *adapter,
@@ -166,6 +186,14 @@ struct KvcL2AdapterOps {
 	 * again; else -errno, nothing changed.
 	 */
 	int (*rename_key)(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_key);
+	/*
+	 * Optional, blocks (the same thread as delete_keys; no store of KEY is in flight). The
+	 * object gets these attributes instead of those it has; ATTRIBUTES is the caller's. 0;
+	 * -ENOENT: it is not stored; else -errno, as many as could be were set.
+	 */
+	int (*set_attributes)(KvcL2Adapter *adapter,
+			      KvcObjectKey *key,
+			      const KvcObjectAttributes *attributes);
 	/*
 	 * Optional, blocks. One page of what is stored: up to MAX entries in a stable order.
 	 * *CURSOR is NULL for the first page; the adapter frees it (g_free) and sets the next one,

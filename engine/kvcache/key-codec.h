@@ -4,7 +4,8 @@
 
 /*
  * The spellings of an object key: LMCache's file names in its stores (facts/lmcache.md 1.3, space 0
- * only), and the paths of the mount, which adapters use for the other spaces (design.md 3).
+ * only), the paths of the mount, which adapters use for the other spaces (design.md 3), and one
+ * line of text for any key.
  * Everything here is pure and may be called from any thread.
  */
 
@@ -50,6 +51,16 @@ char *kvc_rank_format(const KvcKeyScope *scope);
  * with ERROR set, KVC_KEY_ERROR and EINVAL, unless both are in their one canonical spelling.
  */
 KvcKeyScope *kvc_rank_parse(const char *model_path, const char *component, GError **error);
+
+/*
+ * All fields of KEY as one line of printable ASCII without blanks, with a version in front
+ * (transfer full). Fit to be kept: what a later version writes differently gets another version.
+ */
+char *kvc_object_key_serialize(const KvcObjectKey *key);
+/* The key of that line (transfer full), or NULL: TEXT is not what the function above returns. */
+KvcObjectKey *kvc_object_key_deserialize(const char *text);
+/* SHA-256 of that line, 64 digits of lower-case hex (transfer full). */
+char *kvc_object_key_digest(const KvcObjectKey *key);
 
 /* Lower-case hex of LEN bytes (transfer full), and back: NULL unless TEXT is lower-case, even. */
 char *kvc_hex_encode(const void *data, size_t len);

@@ -77,7 +77,8 @@ void kvc_key_scope_unref(KvcKeyScope *scope);
 /*
  * Returns a new key (transfer full), or NULL with ERROR set (EINVAL, ENAMETOOLONG). CHUNK_HASH is
  * copied; LEN in bytes. The scope gets a reference of its own. In space 0 LEN must be 4..64; in the
- * other spaces 1..1023 with no '/' and no NUL, and not "." or "..".
+ * other spaces 1..1023 with no '/' and no NUL, and not "." or "..". A plain scope has keys of space
+ * 1 only, an ordinary one of the others.
  */
 KvcObjectKey *kvc_object_key_new(
 	KvcKeyScope *scope, KvcSpace space, const void *chunk_hash, size_t len, GError **error);

@@ -35,6 +35,7 @@ typedef struct KvcOptionSpec {
 	const char *default_value; /* NULL: none */
 	double min, max;	   /* allowed range of numbers; both 0: no limit */
 	const char *help;	   /* one line */
+	bool is_secret;		   /* never shown: a password */
 } KvcOptionSpec;
 
 typedef struct KvcOptions KvcOptions;

@@ -31,6 +31,11 @@ typedef struct KvcStorageManagerConfig {
 	double eviction_ratio;		   /* 0: 0.2 */
 	unsigned prefetch_max_in_flight;   /* requests; 0: 8 */
 	/*
+	 * The file in which deletions that an adapter has not confirmed outlive the engine, made if
+	 * absent; two engines must not use it at a time. NULL: they are forgotten with the engine.
+	 */
+	const char *deletion_log;
+	/*
 	 * Called when the last tier that had KEY lost it (evicted without a copy, vanished from L2,
 	 * deleted). Any thread, possibly inside engine locks: must only post, never block, and
 	 * never call the engine.
@@ -90,6 +95,8 @@ void kvc_storage_manager_abort_write(KvcStorageManager *sm, KvcL1Object *object)
 /* Read-locks KEY if it is in L1: 0 and *OBJECT (give back with finish_read), or -ENOENT. */
 int
 kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1Object **object);
+/* One lock more on an object that the caller knows to be read-locked. */
+void kvc_storage_manager_reserve_read_again(KvcStorageManager *sm, KvcL1Object *object);
 void kvc_storage_manager_finish_read(KvcStorageManager *sm, KvcL1Object *object);
 
 /*
@@ -102,6 +109,11 @@ uint64_t kvc_l1_object_get_bytes(const KvcL1Object *object);
 uint64_t kvc_l1_object_get_reserved_bytes(const KvcL1Object *object);
 /* Gives an unfinished object's file the size BYTES: 0 or -errno. */
 int kvc_l1_object_set_size(KvcL1Object *object, uint64_t bytes);
+/*
+ * An unfinished object is to be committed with these attributes (copied): a later commit of the key
+ * has them all, MTIME_NS 0: the time of the commit. Without this call a key keeps what it has.
+ */
+void kvc_l1_object_set_attributes(KvcL1Object *object, const KvcObjectAttributes *attributes);
 /* Did L1 memory run out since the object was reserved (a write into it may have failed)? */
 bool kvc_l1_object_was_memory_full(KvcL1Object *object);
 
@@ -175,9 +187,17 @@ void kvc_prefetch_handle_drop(KvcPrefetchHandle *handle, void (*user_free)(void 
 
 typedef struct KvcObjectInfo {
 	uint32_t tiers;
+	/* Of these, adapters that have it under a former name yet, see await_rename. */
+	uint32_t renaming;
 	uint64_t bytes;
 	int64_t mtime_ns;
 	uint64_t sequence; /* order in its scope, ascending by when it became known; stable */
+	/* Since the epoch, from memory only: after a start as mtime_ns. ATIME moves with
+	 * note_access, CTIME with a commit or a change of attributes. */
+	int64_t atime_ns, ctime_ns;
+	uint32_t mode; /* S_IFREG and permission bits; 0: unknown, as are uid and gid then */
+	uint32_t uid, gid;
+	uint32_t hits; /* calls of note_access since the key became known */
 } KvcObjectInfo;
 
 /* What the index knows, from memory: 0 or -ENOENT. */
@@ -203,11 +223,102 @@ size_t kvc_storage_manager_list(KvcStorageManager *sm,
 /* All scopes with a known key (transfer full, of referenced KvcKeyScope). From memory. */
 GPtrArray *kvc_storage_manager_list_scopes(KvcStorageManager *sm);
 
+/* ---- Attributes ---------------------------------------------------------------------------- */
+
+typedef enum {
+	KVC_ATTRIBUTE_MODE = 1 << 0,
+	KVC_ATTRIBUTE_UID = 1 << 1,
+	KVC_ATTRIBUTE_GID = 1 << 2,
+	KVC_ATTRIBUTE_MTIME = 1 << 3,
+	KVC_ATTRIBUTE_ATIME = 1 << 4,
+} KvcAttribute;
+
+/*
+ * Sets those of WHICH (KvcAttribute) of a known key; xattrs have calls of their own. Visible at
+ * once, and taken to every L2 that can keep them in the background: flush and drain wait for that.
+ * 0 or -ENOENT. Never blocks; any thread.
+ */
+int kvc_storage_manager_set_attributes(KvcStorageManager *sm,
+				       KvcObjectKey *key,
+				       const KvcObjectAttributes *attributes,
+				       unsigned which);
+/* The extended attributes of KEY (transfer full), NULL: none, or not known. From memory. */
+KvcXattrs *kvc_storage_manager_get_xattrs(KvcStorageManager *sm, KvcObjectKey *key);
+/*
+ * Sets one, as set_attributes. FLAGS as of setxattr(2). 0, -ENOENT (no such key), -EEXIST,
+ * -ENODATA, -ERANGE, -E2BIG, -ENOSPC. A NAME that no user may set (kvc_xattr_name_is_user()):
+ * -EOPNOTSUPP.
+ */
+int kvc_storage_manager_set_xattr(KvcStorageManager *sm,
+				  KvcObjectKey *key,
+				  const char *name,
+				  const void *value,
+				  size_t bytes,
+				  int flags);
+/* 0, -ENOENT (no such key), -ENODATA. */
+int kvc_storage_manager_remove_xattr(KvcStorageManager *sm, KvcObjectKey *key, const char *name);
+/* KEY was opened for reading: moves atime_ns, counts in hits. */
+void kvc_storage_manager_note_access(KvcStorageManager *sm, KvcObjectKey *key);
+/*
+ * A pinned key is not evicted from L1 while it is there, and stays pinned when it is loaded later.
+ * Until it is unpinned or deleted; in memory only. 0 or -ENOENT.
+ */
+int kvc_storage_manager_set_pinned(KvcStorageManager *sm, KvcObjectKey *key, bool pinned);
+
+typedef struct KvcResidency {
+	bool is_resident;     /* in L1; else the rest is 0 */
+	bool is_dirty;	      /* not in any L2 yet */
+	bool is_unreplicated; /* every L2 failed to store it */
+	unsigned read_locks;
+	bool is_pinned; /* also when not resident */
+} KvcResidency;
+/* What L1 knows of KEY. Never blocks; any thread. */
+void kvc_storage_manager_get_residency(KvcStorageManager *sm,
+				       KvcObjectKey *key,
+				       KvcResidency *residency);
+/*
+ * The CRC32C of KEY's bytes: what was computed before, else computed here if it is in L1 (a pass
+ * over its bytes). 0, or -ENODATA: it is not in L1. Takes no other lock while it computes.
+ */
+int kvc_storage_manager_get_crc32c(KvcStorageManager *sm, KvcObjectKey *key, uint32_t *crc);
+
+/* ---- Deletion and eviction ----------------------------------------------------------------- */
+
 /*
  * Deletes KEY from every tier: gone from the index at once, L2 deletions follow in the background
- * and hide the key until confirmed. Readers keep what they hold. 0 or -ENOENT.
+ * and hide the key until confirmed, also across restarts if there is a deletion log. Readers keep
+ * what they hold. Waits for no disk. 0 or -ENOENT.
  */
 int kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key);
+typedef enum {
+	KVC_RENAME_NOREPLACE = 1 << 0, /* not over a known key */
+} KvcRenameFlags;
+
+/*
+ * The object OLD_KEY is NEW_KEY from now on: for stat, list and reserve_read at once, in place of
+ * what was there; L2 follows in the background. Readers of either object keep what they hold. From
+ * memory, never waits. The caller sees to it that neither key is deleted meanwhile. 0; -ENOENT;
+ * -EEXIST (NOREPLACE); -EXDEV: an adapter that cannot rename has one of the two, and L1 has no
+ * OLD_KEY to store there anew.
+ */
+int kvc_storage_manager_rename(KvcStorageManager *sm,
+			       KvcObjectKey *old_key,
+			       KvcObjectKey *new_key,
+			       unsigned flags);
+/*
+ * Calls DONE(user, 0) once a tier has KEY by this name, so that it can be loaded: at once when L1
+ * or an adapter has it or nothing is pending. As flush otherwise (which waits for every tier).
+ * -ESHUTDOWN: the engine is stopped.
+ */
+void kvc_storage_manager_await_rename(KvcStorageManager *sm,
+				      KvcObjectKey *key,
+				      void (*done)(void *user, int error),
+				      void *user);
+/*
+ * Waits until the deletions so far are safe from a SIGKILL of this process, but never for a disk:
+ * at most 20 ms, and not at all while the deletion log cannot be written. Hold no lock.
+ */
+void kvc_storage_manager_settle_deletions(KvcStorageManager *sm);
 /* Drops KEY from L1 if a copy is in L2: 0; -EBUSY (locked, dirty or filling), -ENOENT (not in L1).
  */
 int kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key);
@@ -221,6 +332,14 @@ void kvc_storage_manager_flush(KvcStorageManager *sm,
 			       KvcObjectKey *key,
 			       void (*done)(void *user, int error),
 			       void *user);
+/*
+ * Calls DONE(user, 0) once every deletion so far is safe from a loss of power (in L2, or in the
+ * deletion log), DONE(user, -errno) when the log cannot be written. Possibly before this returns,
+ * else in the log's thread; must not block.
+ */
+void kvc_storage_manager_sync_deletions(KvcStorageManager *sm,
+					void (*done)(void *user, int error),
+					void *user);
 /* Waits until nothing is dirty: 0, -ETIMEDOUT, -EIO (something could not be stored). Blocks. */
 int kvc_storage_manager_drain(KvcStorageManager *sm, int64_t timeout_ns);
 /* Waits until the background listing of every adapter ended: 0 or -ETIMEDOUT. Blocks. */
@@ -228,6 +347,8 @@ int kvc_storage_manager_wait_listed(KvcStorageManager *sm, int64_t timeout_ns);
 /* Is more than half of L1 on its way to L2? Then writers ought to be slowed. From memory. */
 bool kvc_storage_manager_is_half_dirty(KvcStorageManager *sm);
 bool kvc_storage_manager_has_l2(KvcStorageManager *sm);
+/* The type of the adapter with index I ("fs"), NULL past the last one. Any thread. */
+const char *kvc_storage_manager_adapter_type(KvcStorageManager *sm, size_t i);
 /* Is any adapter shared, i.e. worth asking about keys that no index knows? */
 bool kvc_storage_manager_has_shared_l2(KvcStorageManager *sm);
 
@@ -240,7 +361,8 @@ void kvc_storage_manager_report_stats(KvcStorageManager *sm, KvcDescribeFunc fun
 typedef struct KvcCapacity {
 	uint64_t l1_capacity_bytes;
 	uint64_t l1_used_bytes;
-	uint64_t l1_pinned_bytes; /* dirty, locked, staging, lingering: not free on demand */
+	uint64_t
+		l1_pinned_bytes; /* dirty, locked, pinned, staging, lingering: not free on demand */
 	uint64_t l2_capacity_bytes;
 	uint64_t l2_used_bytes;
 	uint64_t objects;

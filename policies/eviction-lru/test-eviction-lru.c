@@ -23,7 +23,7 @@ static int
 set_up(void **state)
 {
 	Fixture *fixture = g_new0(Fixture, 1);
-	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new("m", 0, 0, NULL, NULL);
+	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new_plain("", NULL);
 
 	fixture->policy = kvc_find_eviction_policy("lru", NULL);
 	fixture->state = fixture->policy->state_new();

@@ -28,7 +28,7 @@ assert_eq passthrough "$(status io_mode)" io_mode
 assert_eq fs "$(status l2.0.type)" l2.0.type
 assert_eq ok "$(status l2.0.health)" l2.0.health
 assert_eq $((1 << 30)) "$(status l1_capacity_bytes)" l1_capacity_bytes
-expect_output $'evict\nflush\nstats\nstatus' ls "$control"
+expect_output $'config\nevict\nflush\nprefetch\nstats\nstatus' ls "$control"
 assert_eq "600 600" "$(stat -c %a "$control/evict" "$control/flush" | xargs)" "modes of files that act"
 expect_errno "EACCES|EPERM|EROFS" unlink "$control/status"
 expect_errno "EACCES|EPERM|EROFS" create "$control/other"

@@ -193,6 +193,15 @@ status_at_most() {
 	(($(status "$1") <= $2))
 }
 
+status_at_least() {
+	(($(status "$1") >= $2))
+}
+
+# counter_is NAME VALUE, for wait_until.
+counter_is() {
+	[[ $(stat_counter "$1") == "$2" ]]
+}
+
 # control FILE PATH: writes a path to a control file; fails the case when that fails.
 control() {
 	expect_errno 0 write "$MNT/.kvcache/$1" "$2"$'\n'
@@ -276,4 +285,43 @@ client_hear() {
 
 client_say() {
 	echo "$2" 1<>"$WORK/$1.in"
+}
+
+# ---- Scripted clients (tests/clients/file-steps) ----------------------------------------------
+
+# steps TEXT: one client does a step a line; all of them succeed.
+steps() {
+	sed 's/^[[:space:]]*//; /^$/d; s/^/step /' <<<"$1" >"$WORK/steps"
+	"$CLIENTS/file-steps" <"$WORK/steps" >"$WORK/answers"
+	assert_eq "" "$(grep -nvx 'step 0' "$WORK/answers" || true)" "answers to"$'\n'"$(cat "$WORK/steps")"$'\n'
+	assert_eq "$(wc -l <"$WORK/steps")" "$(wc -l <"$WORK/answers")" "answers"
+}
+
+# begin CLIENT...: each a process of its own (step_pids[CLIENT]) that does what step says, with one descriptor.
+declare -A step_pids=()
+begin() {
+	local name fifo
+	for name in "$@"; do
+		start_client "$name" "$CLIENTS/file-steps"
+		step_pids[$name]=$CLIENT_PID
+		# What is said to it before it listens must not get lost.
+		exec {fifo}<>"$WORK/$name.in"
+	done
+}
+
+# step CLIENT WANT STEP...: the client does a step and answers it with WANT.
+n_steps=0
+step() {
+	local client=$1 want=$2
+	shift 2
+	n_steps=$((n_steps + 1))
+	client_say "$client" "$n_steps $*"
+	wait_until 20 "$client answers \"$*\"" grep -q "^$n_steps " "$WORK/$client.out"
+	assert_eq "$n_steps $want" "$(grep "^$n_steps " "$WORK/$client.out")" "$client: $*"
+}
+
+# expect_data FILE SEED BYTES: the file is that seed's data.
+expect_data() {
+	"$CLIENTS/pattern" "$2" "$3" >"$WORK/expected"
+	assert_same "$WORK/expected" "$1"
 }

@@ -98,6 +98,10 @@ wait_until 20 "its object is not dirty any more" status_is l1_dirty_objects 0
 awk '{ print $1 }' "$MNT/.kvcache/status" >"$WORK/status"
 awk '{ print $1 }' "$MNT/.kvcache/stats" >"$WORK/stats"
 controls=$(ls "$MNT/.kvcache")
+if command -v getfattr >/dev/null; then
+	xattrs=$(getfattr --absolute-names --only-values -n user.kvcache.help "$RANK" | cut -d ' ' -f 1)
+	same "xattrs" "$xattrs" "$(section "$commands" "EXTENDED ATTRIBUTES" | terms)"
+fi
 stop_fs
 
 same "control files" "$controls" "$(section "$commands" "CONTROL FILES" | terms)"

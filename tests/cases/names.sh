@@ -44,18 +44,23 @@ expect_errno 0 mkdir "$RANK/prefix v3"
 expect_errno EINVAL create "$RANK/prefix v3/object"
 expect_errno ENOTDIR stat "$RANK/$hash/x"
 
-# Until the next issue: plain files.
-for path in "$MNT/plain.bin" "$MNT/hicache/plain.bin" "$MNT/$MODEL/plain.bin"; do
+# Where no rank is in the path any name is a plain file's; one that reads as a rank is none.
+for path in "$MNT/plain.bin" "$MNT/hicache/plain.bin" "$MNT/$MODEL/plain.bin" "$MNT/$MODEL/@plain"; do
 	mkdir -p "$(dirname "$path")"
-	expect_errno EOPNOTSUPP create "$path"
 	expect_errno ENOENT stat "$path"
+	expect_errno 0 create "$path"
+	expect_errno 0 unlink "$path"
 done
+expect_errno EINVAL create "$MNT/$MODEL/@01000102"
+rmdir "$MNT/hicache"
 
-# Until the next issue: a committed object is not written again.
-expect_errno EROFS open-write "$RANK/$hash"
-expect_errno EROFS open-readwrite "$RANK/$hash"
-expect_errno EROFS open-truncate "$RANK/$hash"
-expect_errno EROFS open-append "$RANK/$hash"
+# A committed object of a hash name keeps its bytes: it can be opened for writing, not written.
+expect_errno 0 open-write "$RANK/$hash"
+expect_errno 0 open-readwrite "$RANK/$hash"
+expect_errno 0 open-append "$RANK/$hash"
+expect_errno write:EROFS write "$RANK/$hash" other
+expect_output content cat "$RANK/$hash"
+expect_errno 0 open-truncate "$RANK/$hash"
 expect_output content cat "$RANK/$hash"
 
 # Nothing that is no object: no links but hard ones into a prefix, no pipes, no other tree.

@@ -8,28 +8,9 @@
 
 . "$(dirname "$0")/lib.sh"
 
-# step CLIENT WANT STEP...: the client does a step and answers it with WANT.
-n_steps=0
-step() {
-	local client=$1 want=$2
-	shift 2
-	n_steps=$((n_steps + 1))
-	client_say "$client" "$n_steps $*"
-	wait_until 20 "$client answers \"$*\"" grep -q "^$n_steps " "$WORK/$client.out"
-	assert_eq "$n_steps $want" "$(grep "^$n_steps " "$WORK/$client.out")" "$client: $*"
-}
-
-# begin CLIENT: a writer in a process of its own. What is said to it before it listens must not get lost.
-begin() {
-	local fifo
-	start_client "$1" "$CLIENTS/file-steps"
-	exec {fifo}<>"$WORK/$1.in"
-}
-
 # expect_object NAME SEED BYTES: the object is that seed's data.
 expect_object() {
-	"$CLIENTS/pattern" "$2" "$3" >"$WORK/expected"
-	assert_same "$WORK/expected" "$RANK/$1"
+	expect_data "$RANK/$1" "$2" "$3"
 }
 
 start_bare

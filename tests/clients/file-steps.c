@@ -6,28 +6,37 @@
  * ("ENOENT"), or what the step says; with -t the milliseconds that the step took follow. It ends
  * without a close at the end of its input.
  *
- *   open PATH FLAGS           FLAGS of r w (both: read and write) c (O_CREAT) t (O_TRUNC) x
- * (O_EXCL) write SEED BYTES          that seed's data, in one write pwrite SEED BYTES OFFSET  the
- * same at an offset check SEED BYTES          by fstat and pread the file is exactly that: "0",
- * "size:N", "differs" ftruncate BYTES           fsync           close stat PATH unlink PATH rename
- * PATH PATH
+ *   open PATH FLAGS: of r w (both: read and write) c (O_CREAT) t (O_TRUNC) x (O_EXCL) a (O_APPEND)
+ *     d (O_DIRECT)
+ *   dup, drop: keeps a second descriptor of the same open, closes that one
+ *   direct: O_DIRECT by F_SETFL
+ *   write SEED BYTES: that seed's data, in one write
+ *   pwrite SEED BYTES OFFSET: the same at an offset
+ *   check SEED BYTES: by fstat and pread the file is exactly that: "0", "size:N", "differs"
+ *   map-write SEED BYTES: declares the size, stores the data through a shared mapping, unmaps
+ *   map-check SEED BYTES: a shared mapping has that data: "0" or "differs"
+ *   ftruncate BYTES, fsync, close
+ *   stat PATH, unlink PATH, mkdir PATH, rmdir PATH, list PATH
+ *   rename PATH PATH, truncate PATH BYTES
  */
 
 #include "tests/clients/client-io.h"
 #include "tests/clients/pattern.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 
 #define N_WORDS 5
 
-static int fd = -1;
+static int fd = -1, second_fd = -1;
 static char answer[64];
 
 static const char *
@@ -45,6 +54,8 @@ do_open(const char *path, const char *flags)
 	how |= strchr(flags, 'c') ? O_CREAT : 0;
 	how |= strchr(flags, 't') ? O_TRUNC : 0;
 	how |= strchr(flags, 'x') ? O_EXCL : 0;
+	how |= strchr(flags, 'a') ? O_APPEND : 0;
+	how |= strchr(flags, 'd') ? O_DIRECT : 0;
 	fd = open(path, how | O_CLOEXEC, 0644);
 	return errno_or_0(fd);
 }
@@ -98,42 +109,121 @@ do_check(const char *seed, size_t bytes)
 }
 
 static const char *
-do_close(void)
+do_map_write(const char *seed, size_t bytes)
 {
-	int rc = close(fd);
+	if (ftruncate(fd, (off_t)bytes) < 0)
+		return errno_or_0(-1);
+	char *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return errno_or_0(-1);
+	char *data = data_of(seed, bytes);
+	memcpy(map, data, bytes);
+	free(data);
+	return errno_or_0(munmap(map, bytes));
+}
 
-	fd = -1;
+static const char *
+do_map_check(const char *seed, size_t bytes)
+{
+	char *map = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+	if (map == MAP_FAILED)
+		return errno_or_0(-1);
+	char *expected = data_of(seed, bytes);
+	bool is_same = memcmp(map, expected, bytes) == 0;
+	free(expected);
+	munmap(map, bytes);
+	return is_same ? "0" : "differs";
+}
+
+static const char *
+do_close(int *descriptor)
+{
+	int rc = close(*descriptor);
+
+	*descriptor = -1;
 	return errno_or_0(rc);
 }
 
-/* WORDS[0] is the step; those that are missing are empty. */
 static const char *
-do_step(char **words)
+do_list(const char *path)
+{
+	DIR *dir = opendir(path);
+
+	if (!dir)
+		return errno_or_0(-1);
+	do
+		errno = 0;
+	while (readdir(dir));
+	int rc = errno ? -1 : 0;
+	const char *result = errno_or_0(rc);
+	closedir(dir);
+	return result;
+}
+
+/* What is done with the descriptor; NULL: no such step. */
+static const char *
+do_descriptor_step(char **words)
 {
 	const char *step = words[0];
-	struct stat st;
 
 	if (!strcmp(step, "open"))
 		return do_open(words[1], words[2]);
+	if (!strcmp(step, "dup"))
+		return errno_or_0(second_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0));
+	if (!strcmp(step, "drop"))
+		return do_close(&second_fd);
+	if (!strcmp(step, "direct"))
+		return errno_or_0(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_DIRECT));
 	if (!strcmp(step, "write"))
 		return do_write(words[1], client_parse_size(words[2]), NULL);
 	if (!strcmp(step, "pwrite"))
 		return do_write(words[1], client_parse_size(words[2]), words[3]);
 	if (!strcmp(step, "check"))
 		return do_check(words[1], client_parse_size(words[2]));
+	if (!strcmp(step, "map-write"))
+		return do_map_write(words[1], client_parse_size(words[2]));
+	if (!strcmp(step, "map-check"))
+		return do_map_check(words[1], client_parse_size(words[2]));
 	if (!strcmp(step, "ftruncate"))
 		return errno_or_0(ftruncate(fd, (off_t)client_parse_size(words[1])));
 	if (!strcmp(step, "fsync"))
 		return errno_or_0(fsync(fd));
 	if (!strcmp(step, "close"))
-		return do_close();
+		return do_close(&fd);
+	return NULL;
+}
+
+/* What is done with a path. */
+static const char *
+do_path_step(char **words)
+{
+	const char *step = words[0];
+	struct stat st;
+
 	if (!strcmp(step, "stat"))
 		return errno_or_0(stat(words[1], &st));
 	if (!strcmp(step, "unlink"))
 		return errno_or_0(unlink(words[1]));
+	if (!strcmp(step, "mkdir"))
+		return errno_or_0(mkdir(words[1], 0755));
+	if (!strcmp(step, "rmdir"))
+		return errno_or_0(rmdir(words[1]));
+	if (!strcmp(step, "list"))
+		return do_list(words[1]);
 	if (!strcmp(step, "rename"))
 		return errno_or_0(rename(words[1], words[2]));
+	if (!strcmp(step, "truncate"))
+		return errno_or_0(truncate(words[1], (off_t)client_parse_size(words[2])));
 	errx(2, "unknown step \"%s\"", step);
+}
+
+/* WORDS[0] is the step; those that are missing are empty. */
+static const char *
+do_step(char **words)
+{
+	const char *result = do_descriptor_step(words);
+
+	return result ? result : do_path_step(words);
 }
 
 static long

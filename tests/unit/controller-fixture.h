@@ -5,6 +5,7 @@
 /* What the tests of both controllers stand on: an L1 with its index, over scripted adapters. */
 
 #include "tests/unit/fake-adapter.h"
+#include "tests/unit/key-fixture.h"
 
 #define MAX_FAKES 3
 
@@ -24,6 +25,16 @@ typedef struct Env {
 static inline void
 env_on_admitted(KvcL1ManagerListener *l, KvcL1Object *object)
 {
+	KvcKeyIndex *index = ((Env *)l)->context.index;
+	if (object->key->space == KVC_SPACE_CHUNK)
+		kvc_key_index_add(index, object->key, KVC_TIER_L1, object->bytes, object->mtime_ns);
+	else
+		kvc_key_index_replace(index, object->key, object->bytes, object->mtime_ns);
+}
+
+static inline void
+env_on_loaded(KvcL1ManagerListener *l, KvcL1Object *object)
+{
 	kvc_key_index_add(((Env *)l)->context.index, object->key, KVC_TIER_L1, object->bytes,
 			  object->mtime_ns);
 }
@@ -32,6 +43,18 @@ static inline void
 env_on_deleted(KvcL1ManagerListener *l, KvcL1Object *object)
 {
 	kvc_key_index_remove(((Env *)l)->context.index, object->key, KVC_TIER_L1);
+}
+
+static inline void
+env_on_renamed(KvcL1ManagerListener *l,
+	       KvcObjectKey *old_key,
+	       KvcObjectKey *new_key,
+	       KvcL1Object *object)
+{
+	KvcControllerContext *context = &((Env *)l)->context;
+	kvc_key_index_rename(context->index, old_key, new_key, object != NULL,
+			     (1u << context->n_adapters) - 1,
+			     kvc_controller_context_renamers(context));
 }
 
 static inline KvcKeyScope *
@@ -56,8 +79,9 @@ env_new(size_t n_adapters, uint64_t capacity)
 	env->context.descriptors = env->descriptors;
 	env->context.n_adapters = n_adapters;
 	env->index_listener.on_write_finished = env_on_admitted;
-	env->index_listener.on_prefetch_finished = env_on_admitted;
+	env->index_listener.on_prefetch_finished = env_on_loaded;
 	env->index_listener.on_deleted_by_manager = env_on_deleted;
+	env->index_listener.on_renamed = env_on_renamed;
 	kvc_l1_manager_register_listener(env->context.l1, &env->index_listener);
 	kvc_l1_manager_set_tracks_dirty(env->context.l1, n_adapters > 0);
 	for (size_t a = 0; a < n_adapters; a++) {
@@ -98,19 +122,9 @@ env_free(Env *env)
 }
 
 static inline KvcObjectKey *
-key_in(KvcKeyScope *scope, KvcSpace space, unsigned number)
-{
-	char name[9];
-	g_snprintf(name, sizeof(name), "%08x", number);
-	KvcObjectKey *key = kvc_object_key_new(scope, space, name, 8, NULL);
-	assert_non_null(key);
-	return key;
-}
-
-static inline KvcObjectKey *
 key_new(Env *env, unsigned number)
 {
-	return key_in(env->scope, KVC_SPACE_CHUNK, number);
+	return key_in(env->scope, env->scope->is_plain ? KVC_SPACE_PLAIN : KVC_SPACE_CHUNK, number);
 }
 
 /* N keys, numbered from 0 (transfer full: keys_free). */

@@ -46,8 +46,9 @@ typedef enum { FAKE_STORE, FAKE_LOOKUP, FAKE_LOAD, FAKE_KINDS } FakeKind;
 typedef struct FakeObject {
 	GBytes *data; /* NULL: absent */
 	int64_t mtime_ns;
+	KvcObjectAttributes attributes; /* of the last store or set */
 	int locks;
-	int stores, deletes; /* going on */
+	int stores, deletes; /* going on; renames count as deletions */
 } FakeObject;
 
 typedef struct FakeTask {
@@ -72,10 +73,11 @@ typedef struct FakeAdapter {
 	GPtrArray *tasks; /* in order of submission, until queried */
 	KvcL2TaskId last_id;
 	bool hold[FAKE_KINDS];
-	bool rude[FAKE_KINDS];			   /* queries answer -ENOENT */
-	bool refuse[FAKE_KINDS];		   /* submits answer 0 */
-	int fail_stores, fail_loads, fail_deletes; /* the next so many */
-	bool hold_deletes;
+	bool rude[FAKE_KINDS];					 /* queries answer -ENOENT */
+	bool refuse[FAKE_KINDS];				 /* submits answer 0 */
+	int fail_stores, fail_loads, fail_deletes, fail_renames; /* the next so many */
+	int fail_attributes;
+	bool hold_deletes, hold_renames;
 	bool is_unreachable;  /* lookups cannot say whether they would find it */
 	GHashTable *bad_keys; /* loads of these fail */
 	GArray *batches;      /* sizes of store tasks, in keys */
@@ -102,6 +104,7 @@ fake_object_free(void *data)
 {
 	FakeObject *object = data;
 	g_clear_pointer(&object->data, g_bytes_unref);
+	kvc_object_attributes_clear(&object->attributes);
 	g_free(object);
 }
 
@@ -124,6 +127,14 @@ fake_log(FakeAdapter *fake, const char *what, const KvcObjectKey *key)
 }
 
 static inline void
+fake_keep_attributes(FakeObject *object, const KvcObjectAttributes *attributes)
+{
+	kvc_object_attributes_clear(&object->attributes);
+	if (attributes)
+		object->attributes = kvc_object_attributes_copy(attributes);
+}
+
+static inline void
 fake_run_store(FakeAdapter *fake, FakeTask *task)
 {
 	bool fails = fake->fail_stores > 0;
@@ -137,6 +148,7 @@ fake_run_store(FakeAdapter *fake, FakeTask *task)
 		g_clear_pointer(&object->data, g_bytes_unref);
 		object->data = g_bytes_new(task->objects[i].data, task->objects[i].bytes);
 		object->mtime_ns = 1;
+		fake_keep_attributes(object, task->objects[i].attributes);
 		task->result += (int64_t)task->objects[i].bytes;
 	}
 }
@@ -381,6 +393,64 @@ fake_delete(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n, KvcBitma
 	return result;
 }
 
+/* The same checks as for a deletion, of both keys. */
+static inline int
+fake_run_rename(FakeAdapter *fake, FakeObject *from, FakeObject *to)
+{
+	if (from->locks > 0 || to->locks > 0)
+		return -EBUSY;
+	if (fake->fail_renames > 0) {
+		fake->fail_renames--;
+		return -EROFS;
+	}
+	if (!from->data)
+		return -ENOENT;
+	g_clear_pointer(&to->data, g_bytes_unref);
+	to->data = g_steal_pointer(&from->data);
+	kvc_object_attributes_clear(&to->attributes);
+	to->attributes = from->attributes;
+	from->attributes = (KvcObjectAttributes){0};
+	to->mtime_ns = from->mtime_ns;
+	return 0;
+}
+
+static inline int
+fake_rename(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	FakeAdapter *fake = (FakeAdapter *)adapter;
+	pthread_mutex_lock(&fake->lock);
+	FakeObject *from = fake_object(fake, old_key), *to = fake_object(fake, new_key);
+	fake_log(fake, "rename", old_key);
+	fake->overlaps += from->stores > 0 || to->stores > 0 || from->deletes + to->deletes > 0;
+	from->deletes++;
+	to->deletes++;
+	pthread_cond_broadcast(&fake->changed);
+	while (fake->hold_renames)
+		pthread_cond_wait(&fake->changed, &fake->lock);
+	int rc = fake_run_rename(fake, from, to);
+	from->deletes--;
+	to->deletes--;
+	pthread_mutex_unlock(&fake->lock);
+	return rc;
+}
+
+static inline int
+fake_set_attributes(KvcL2Adapter *adapter, KvcObjectKey *key, const KvcObjectAttributes *attributes)
+{
+	FakeAdapter *fake = (FakeAdapter *)adapter;
+	pthread_mutex_lock(&fake->lock);
+	FakeObject *object = fake_object(fake, key);
+	fake_log(fake, "attributes", key);
+	fake->overlaps += object->stores > 0 || object->deletes > 0;
+	bool fails = fake->fail_attributes > 0;
+	fake->fail_attributes -= fails;
+	int rc = fails ? -ENOSPC : object->data ? 0 : -ENOENT;
+	if (rc == 0)
+		fake_keep_attributes(object, attributes);
+	pthread_mutex_unlock(&fake->lock);
+	return rc;
+}
+
 static inline int
 fake_store_fd(KvcL2Adapter *adapter)
 {
@@ -419,6 +489,8 @@ fake_new(void)
 		.submit_load_task = fake_submit_load,
 		.query_load_result = fake_query_load,
 		.delete_keys = fake_delete,
+		.rename_key = fake_rename,
+		.set_attributes = fake_set_attributes,
 	};
 	for (size_t i = 0; i < FAKE_KINDS; i++)
 		fake->fds[i] = kvc_eventfd_new();
@@ -485,6 +557,15 @@ fake_release_deletes(FakeAdapter *fake)
 {
 	pthread_mutex_lock(&fake->lock);
 	fake->hold_deletes = false;
+	pthread_cond_broadcast(&fake->changed);
+	pthread_mutex_unlock(&fake->lock);
+}
+
+static inline void
+fake_release_renames(FakeAdapter *fake)
+{
+	pthread_mutex_lock(&fake->lock);
+	fake->hold_renames = false;
 	pthread_cond_broadcast(&fake->changed);
 	pthread_mutex_unlock(&fake->lock);
 }

@@ -17,6 +17,8 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/key-fixture.h"
+
 #define MIB (UINT64_C(1) << 20)
 #define PAGE UINT64_C(4096)
 #define L1_SIZE (2 * MIB)
@@ -121,19 +123,9 @@ tear_down(void **state)
 /* ---- What the tests are made of ------------------------------------------------------------ */
 
 static inline KvcObjectKey *
-key_in(KvcKeyScope *scope, KvcSpace space, unsigned number)
-{
-	char name[9];
-	g_snprintf(name, sizeof(name), "%08x", number);
-	KvcObjectKey *key = kvc_object_key_new(scope, space, name, 8, NULL);
-	assert_non_null(key);
-	return key;
-}
-
-static inline KvcObjectKey *
 key_of(Fixture *f, unsigned number)
 {
-	return key_in(f->scope, KVC_SPACE_CHUNK, number);
+	return key_in(f->scope, f->scope->is_plain ? KVC_SPACE_PLAIN : KVC_SPACE_CHUNK, number);
 }
 
 static inline uint8_t

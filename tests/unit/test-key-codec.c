@@ -211,8 +211,9 @@ static void
 test_other_spaces_are_refused(void **state)
 {
 	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new("m", 0, 0, NULL, NULL);
+	g_autoptr(KvcKeyScope) plain = kvc_key_scope_new_plain("m", NULL);
 
-	assert_format_refused(kvc_object_key_new(scope, KVC_SPACE_PLAIN, "file", 4, NULL), EINVAL);
+	assert_format_refused(kvc_object_key_new(plain, KVC_SPACE_PLAIN, "file", 4, NULL), EINVAL);
 	assert_format_refused(kvc_object_key_new(scope, KVC_SPACE_PREFIX, "pref", 4, NULL), EINVAL);
 }
 

@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "tests/unit/key-fixture.h"
+
 #define A (1u << 0)
 #define B (1u << 1)
 #define L1 KVC_TIER_L1
@@ -75,14 +77,6 @@ tear_down(void **state)
 	pthread_mutex_destroy(&f->lock);
 	g_free(f);
 	return 0;
-}
-
-static KvcObjectKey *
-key_in(KvcKeyScope *scope, KvcSpace space, unsigned number)
-{
-	char name[9];
-	g_snprintf(name, sizeof(name), "%08x", number);
-	return kvc_object_key_new(scope, space, name, 8, NULL);
 }
 
 static KvcObjectKey *
@@ -268,22 +262,24 @@ test_spaces_and_scopes_are_apart(void **state)
 {
 	Fixture *f = *state;
 	g_autoptr(KvcKeyScope) other = kvc_key_scope_new("model", 2, 0, NULL, NULL);
-	for (unsigned space = 0; space < 3; space++) {
+	g_autoptr(KvcObjectKey) file = plain_key_new(9);
+	kvc_key_index_add(f->index, file, A, 1, 1);
+	for (unsigned space = 0; space < 3; space += 2) {
 		g_autoptr(KvcObjectKey) key = key_in(f->scope, (KvcSpace)space, 7);
 		g_autoptr(KvcObjectKey) far = key_in(other, (KvcSpace)space, 8 + space);
 		kvc_key_index_add(f->index, key, A << space, 10 + space, 1);
 		kvc_key_index_add(f->index, far, A, 1, 1);
 	}
-	assert_int_equal(kvc_key_index_count(f->index), 6);
+	assert_int_equal(kvc_key_index_count(f->index), 5);
 	assert_int_equal(info_of(f, 7).tiers, A);
 	assert_int_equal(info_of(f, 7).bytes, 10);
 	g_autofree char *all = list(f, other, ALL_SPACES, 2);
-	g_autofree char *plain = list(f, other, 1u << KVC_SPACE_PLAIN, 2);
-	g_autofree char *two = list(f, other, 5u, 2);
+	g_autofree char *plain = list(f, file->scope, 1u << KVC_SPACE_PLAIN, 2);
+	g_autofree char *chains = list(f, other, 1u << KVC_SPACE_PREFIX, 2);
 	g_autofree char *none = list(f, other, 0, 2);
-	assert_string_equal(all, "8 9 10");
+	assert_string_equal(all, "8 10");
 	assert_string_equal(plain, "9");
-	assert_string_equal(two, "8 10");
+	assert_string_equal(chains, "10");
 	assert_string_equal(none, "");
 }
 
@@ -685,12 +681,57 @@ test_threads_lose_each_key_once(void **state)
 		assert_int_equal(lost_of(f, i), 1);
 }
 
+/* A store that has the version before is not asked for the new one. */
+static void
+test_replaced_versions_hide_older_copies(void **state)
+{
+	Fixture *f = *state;
+	g_autoptr(KvcObjectKey) key = key_of(f, 1);
+	add(f, 1, A);
+	add(f, 1, B);
+	kvc_key_index_replace(f->index, key, 77, 5);
+	assert_int_equal(info_of(f, 1).tiers, L1);
+	assert_int_equal(info_of(f, 1).bytes, 77);
+	add(f, 1, A);
+	assert_int_equal(info_of(f, 1).tiers, L1);
+	kvc_key_index_unhide(f->index, key, A);
+	add(f, 1, A);
+	add(f, 1, B);
+	assert_int_equal(info_of(f, 1).tiers, L1 | A);
+}
+
+/* Of two renames to one name only the later one's end says what the store has. */
+static void
+test_the_last_of_two_renames_decides(void **state)
+{
+	Fixture *f = *state;
+	g_autoptr(KvcObjectKey) first = key_of(f, 1);
+	g_autoptr(KvcObjectKey) second = key_of(f, 2);
+	g_autoptr(KvcObjectKey) name = key_of(f, 3);
+	add(f, 1, A);
+	add(f, 2, A);
+	kvc_key_index_rename(f->index, first, name, false, A, A);
+	kvc_key_index_rename(f->index, second, name, false, A, A);
+	assert_int_equal(info_of(f, 3).renaming, A);
+	assert_false(kvc_key_index_end_rename(f->index, first, name, A, KVC_RENAME_ABSENT));
+	assert_int_equal(info_of(f, 3).renaming, A);
+	add(f, 1, A);
+	assert_int_equal(info_of(f, 1).tiers, A);
+	add(f, 2, A);
+	assert_false(is_known(f, 2));
+	assert_false(kvc_key_index_end_rename(f->index, second, name, A, KVC_RENAME_PRESENT));
+	assert_int_equal(info_of(f, 3).renaming, 0);
+	assert_int_equal(info_of(f, 3).tiers, A);
+	assert_int_equal(kvc_key_index_count(f->index), 2);
+}
+
 int
 main(void)
 {
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_unknown_key),
+		TEST(test_the_last_of_two_renames_decides),
 		TEST(test_tiers_add_up),
 		TEST(test_last_tier_loses_the_key_once),
 		TEST(test_bytes_of_l1_win),
@@ -704,6 +745,7 @@ main(void)
 		TEST(test_hide_removes_and_keeps_away),
 		TEST(test_hide_unknown_key),
 		TEST(test_hide_from_nobody),
+		TEST(test_replaced_versions_hide_older_copies),
 		cmocka_unit_test(test_no_callbacks_needed),
 		TEST(test_threads_add_remove_and_list),
 		TEST(test_threads_lose_each_key_once),

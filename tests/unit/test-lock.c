@@ -51,6 +51,49 @@ count_up(void *user)
 	return NULL;
 }
 
+typedef struct Pair {
+	KvcMutex locks[2];
+	/* Protected by both locks. */
+	int value;
+} Pair;
+
+static void
+add_with_both(Pair *pair, int first)
+{
+	KvcMutex *a = &pair->locks[first], *b = &pair->locks[1 - first];
+	kvc_mutex_lock_both(a, b);
+	pair->value++;
+	kvc_mutex_unlock_both(a, b);
+}
+
+static void *
+count_with_both(void *user)
+{
+	for (int i = 0; i < 20000; i++)
+		add_with_both(user, 1);
+	return NULL;
+}
+
+static void
+test_two_locks_of_a_rank_are_taken_in_one_order(void **state)
+{
+	Pair pair = {.value = 0};
+	pthread_t thread;
+	for (size_t i = 0; i < 2; i++)
+		kvc_mutex_init(&pair.locks[i], KVC_LOCK_L1_SHARD);
+	assert_int_equal(pthread_create(&thread, NULL, count_with_both, &pair), 0);
+	for (int i = 0; i < 20000; i++)
+		add_with_both(&pair, 0);
+	pthread_join(thread, NULL);
+	assert_int_equal(pair.value, 40000);
+	/* The same one twice is locked once. */
+	kvc_mutex_lock_both(&pair.locks[0], &pair.locks[0]);
+	assert_int_equal(pthread_mutex_trylock(&pair.locks[0].mutex), EBUSY);
+	kvc_mutex_unlock_both(&pair.locks[0], &pair.locks[0]);
+	for (size_t i = 0; i < 2; i++)
+		kvc_mutex_deinit(&pair.locks[i]);
+}
+
 static void
 test_mutex_excludes(void **state)
 {
@@ -294,6 +337,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_mutex_excludes),
+		cmocka_unit_test(test_two_locks_of_a_rank_are_taken_in_one_order),
 		cmocka_unit_test(test_wait_ends_when_signalled),
 		cmocka_unit_test(test_wait_ends_at_its_deadline),
 		cmocka_unit_test(test_clocks),

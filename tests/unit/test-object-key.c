@@ -33,6 +33,24 @@ new_key(KvcKeyScope *scope, KvcSpace space, const void *hash, size_t len)
 	return key;
 }
 
+static KvcKeyScope *
+new_plain_scope(const char *directory)
+{
+	g_autoptr(GError) error = NULL;
+	KvcKeyScope *scope = kvc_key_scope_new_plain(directory, &error);
+
+	assert_null(error);
+	assert_non_null(scope);
+	return scope;
+}
+
+/* A scope that has keys of SPACE. */
+static KvcKeyScope *
+new_scope_for(KvcSpace space)
+{
+	return space == KVC_SPACE_PLAIN ? new_plain_scope("dir") : new_scope(MODEL, 0, 0, NULL);
+}
+
 static void
 assert_scope_refused(const char *model, const char *salt, const char *quoted)
 {
@@ -48,7 +66,7 @@ assert_scope_refused(const char *model, const char *salt, const char *quoted)
 static void
 assert_key_refused(KvcSpace space, const void *hash, size_t len, int code)
 {
-	g_autoptr(KvcKeyScope) scope = new_scope(MODEL, 0, 0, NULL);
+	g_autoptr(KvcKeyScope) scope = new_scope_for(space);
 	g_autoptr(GError) error = NULL;
 
 	assert_null(kvc_object_key_new(scope, space, hash, len, &error));
@@ -130,6 +148,7 @@ test_key_checks_its_name(void **state)
 {
 	g_autofree char *name = g_strnfill(KVC_NAME_MAX_BYTES + 1, 'n');
 	g_autoptr(KvcKeyScope) scope = new_scope(MODEL, 0, 0, NULL);
+	g_autoptr(KvcKeyScope) plain_scope = new_plain_scope("");
 
 	assert_key_refused(KVC_SPACE_CHUNK, "abc", 3, EINVAL);
 	assert_key_refused(KVC_SPACE_CHUNK, name, KVC_CHUNK_HASH_MAX_BYTES + 1, EINVAL);
@@ -144,9 +163,23 @@ test_key_checks_its_name(void **state)
 
 	kvc_object_key_unref(new_key(scope, KVC_SPACE_CHUNK, "\0/.\0", 4));
 	kvc_object_key_unref(new_key(scope, KVC_SPACE_CHUNK, name, KVC_CHUNK_HASH_MAX_BYTES));
-	kvc_object_key_unref(new_key(scope, KVC_SPACE_PLAIN, name, KVC_NAME_MAX_BYTES));
-	kvc_object_key_unref(new_key(scope, KVC_SPACE_PLAIN, "...", 3));
-	kvc_object_key_unref(new_key(scope, KVC_SPACE_PLAIN, "\xff", 1));
+	kvc_object_key_unref(new_key(plain_scope, KVC_SPACE_PLAIN, name, KVC_NAME_MAX_BYTES));
+	kvc_object_key_unref(new_key(plain_scope, KVC_SPACE_PLAIN, "...", 3));
+	kvc_object_key_unref(new_key(plain_scope, KVC_SPACE_PLAIN, "\xff", 1));
+}
+
+static void
+test_spaces_belong_to_scopes(void **state)
+{
+	g_autoptr(KvcKeyScope) ordinary = new_scope(MODEL, 0, 0, NULL);
+	g_autoptr(KvcKeyScope) plain = new_plain_scope("dir");
+	g_autoptr(GError) error = NULL;
+
+	assert_null(kvc_object_key_new(ordinary, KVC_SPACE_PLAIN, "abcd", 4, &error));
+	assert_true(g_error_matches(error, KVC_KEY_ERROR, EINVAL));
+	assert_non_null(strstr(error->message, "space 1 in an ordinary scope"));
+	assert_null(kvc_object_key_new(plain, KVC_SPACE_CHUNK, "abcd", 4, NULL));
+	assert_null(kvc_object_key_new(plain, KVC_SPACE_PREFIX, "abcd", 4, NULL));
 }
 
 static void
@@ -154,14 +187,15 @@ test_equality_and_hash_cover_every_field(void **state)
 {
 	g_autoptr(KvcKeyScope) scope = new_scope(MODEL, 0, 0, NULL);
 	g_autoptr(KvcKeyScope) other_scope = new_scope(MODEL, 1, 0, NULL);
-	g_autoptr(KvcObjectKey) key = new_key(scope, KVC_SPACE_PLAIN, "abcd", 4);
-	g_autoptr(KvcObjectKey) same = new_key(scope, KVC_SPACE_PLAIN, "abcd", 4);
+	g_autoptr(KvcKeyScope) plain_scope = new_plain_scope(MODEL);
+	g_autoptr(KvcObjectKey) key = new_key(scope, KVC_SPACE_PREFIX, "abcd", 4);
+	g_autoptr(KvcObjectKey) same = new_key(scope, KVC_SPACE_PREFIX, "abcd", 4);
 	KvcObjectKey *others[] = {
 		new_key(scope, KVC_SPACE_CHUNK, "abcd", 4),
-		new_key(scope, KVC_SPACE_PREFIX, "abcd", 4),
-		new_key(scope, KVC_SPACE_PLAIN, "abce", 4),
-		new_key(scope, KVC_SPACE_PLAIN, "abc", 3),
-		new_key(other_scope, KVC_SPACE_PLAIN, "abcd", 4),
+		new_key(plain_scope, KVC_SPACE_PLAIN, "abcd", 4),
+		new_key(scope, KVC_SPACE_PREFIX, "abce", 4),
+		new_key(scope, KVC_SPACE_PREFIX, "abc", 3),
+		new_key(other_scope, KVC_SPACE_PREFIX, "abcd", 4),
 	};
 
 	assert_ptr_not_equal(key, same);
@@ -245,12 +279,14 @@ assert_spelling(KvcKeyScope *scope, KvcSpace space, const char *name, const char
 static void
 test_to_string_fits_one_line(void **state)
 {
-	g_autoptr(KvcKeyScope) plain = new_scope(MODEL, 0x01000100, 0, NULL);
+	g_autoptr(KvcKeyScope) simple = new_scope(MODEL, 0x01000100, 0, NULL);
+	g_autoptr(KvcKeyScope) directory = new_plain_scope("a\nb/@01000100");
+	g_autoptr(KvcKeyScope) root = new_plain_scope("");
 	g_autoptr(KvcKeyScope) salted = new_scope("a\nb\xc3\xa9", 0xffffffff, 0x1f, "t");
 
-	assert_spelling(plain, KVC_SPACE_CHUNK, "\x9f\x01\x02\x03", MODEL "@01000100@0/9f010203");
-	assert_spelling(salted, KVC_SPACE_PLAIN, "n\t\xff",
-			"plain:a\\nb\xc3\xa9@ffffffff@1f@t/n\\t\\377");
+	assert_spelling(simple, KVC_SPACE_CHUNK, "\x9f\x01\x02\x03", MODEL "@01000100@0/9f010203");
+	assert_spelling(directory, KVC_SPACE_PLAIN, "n\t\xff", "a\\nb/@01000100/n\\t\\377");
+	assert_spelling(root, KVC_SPACE_PLAIN, "n", "n");
 	assert_spelling(salted, KVC_SPACE_PREFIX, "p", "prefix:a\\nb\xc3\xa9@ffffffff@1f@t/p");
 }
 
@@ -333,6 +369,7 @@ main(void)
 		cmocka_unit_test(test_scope_checks_its_fields),
 		cmocka_unit_test(test_salt_is_counted_in_characters),
 		cmocka_unit_test(test_key_checks_its_name),
+		cmocka_unit_test(test_spaces_belong_to_scopes),
 		cmocka_unit_test(test_equality_and_hash_cover_every_field),
 		cmocka_unit_test(test_hash_covers_the_length),
 		cmocka_unit_test(test_hash_spreads),

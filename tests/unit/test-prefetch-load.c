@@ -173,6 +173,28 @@ test_when_every_adapter_fails_the_key_is_unknown(void **state)
 	bench_free(&b);
 }
 
+/* The bytes are those that the renamed object replaced. */
+static void
+test_a_load_from_before_a_rename_is_not_admitted(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	KvcKeyIndex *index = b.env->context.index;
+	FakeAdapter *fake = b.env->fakes[0];
+	Call call = {0};
+	put_l2(&b, 0, "0");
+	fake->hold[FAKE_LOAD] = true;
+	submit(&b, &call, 1, 0);
+	wait_until(fake_count_held(fake, FAKE_LOAD) == 1);
+	kvc_key_index_add(index, b.keys[3], 1, 10, 1);
+	kvc_key_index_rename(index, b.keys[3], b.keys[0], false, 1, 1);
+	fake_release(fake, FAKE_LOAD);
+	assert_int_equal(answer(&b, &call), 0);
+	assert_false(is_resident(&b, 0));
+	assert_int_equal(env_tiers(b.env, b.keys[0]), 1);
+	drop(&call);
+	bench_free(&b);
+}
+
 int
 main(void)
 {
@@ -185,6 +207,7 @@ main(void)
 		cmocka_unit_test(test_refused_tasks_are_failures),
 		cmocka_unit_test(test_a_failed_load_is_tried_on_the_next_adapter),
 		cmocka_unit_test(test_when_every_adapter_fails_the_key_is_unknown),
+		cmocka_unit_test(test_a_load_from_before_a_rename_is_not_admitted),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

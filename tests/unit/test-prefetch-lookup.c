@@ -43,6 +43,44 @@ test_what_could_not_be_asked_is_not_forgotten(void **state)
 	bench_free(&b);
 }
 
+/* What the store has as key 0 is what the renamed object replaces. */
+static void
+test_a_key_that_is_being_renamed_is_not_found_and_not_forgotten(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	KvcKeyIndex *index = b.env->context.index;
+	put_l2(&b, 0, "0");
+	kvc_key_index_add(index, b.keys[3], 1, size_of(b.keys[0]), 1);
+	kvc_key_index_rename(index, b.keys[3], b.keys[0], false, 1, 1);
+	assert_int_equal(run(&b, 1, KVC_PREFETCH_LOOKUP_ONLY), 0);
+	assert_int_equal(run(&b, 1, 0), 0);
+	assert_int_equal(env_stat(b.env, loads), 0);
+	assert_int_equal(env_tiers(b.env, b.keys[0]), 1);
+	kvc_key_index_end_rename(index, b.keys[3], b.keys[0], 1, KVC_RENAME_PRESENT);
+	assert_int_equal(run(&b, 1, 0), 1);
+	bench_free(&b);
+}
+
+/* The answer is about the time before the rename, and comes after it. */
+static void
+test_a_lookup_from_before_a_rename_forgets_nothing(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	KvcKeyIndex *index = b.env->context.index;
+	Call call = {0};
+	b.env->fakes[0]->hold[FAKE_LOOKUP] = true;
+	kvc_key_index_add(index, b.keys[3], 1, 10, 1);
+	kvc_key_index_rename(index, b.keys[3], b.keys[0], false, 1, 1);
+	submit(&b, &call, 1, KVC_PREFETCH_LOOKUP_ONLY);
+	wait_until(fake_count_held(b.env->fakes[0], FAKE_LOOKUP) == 1);
+	kvc_key_index_end_rename(index, b.keys[3], b.keys[0], 1, KVC_RENAME_PRESENT);
+	fake_release(b.env->fakes[0], FAKE_LOOKUP);
+	assert_int_equal(answer(&b, &call), 0);
+	assert_int_equal(env_tiers(b.env, b.keys[0]), 1);
+	drop(&call);
+	bench_free(&b);
+}
+
 /* The lookup ran before the store, its answer comes after it. */
 static void
 test_a_store_during_the_lookup_is_not_forgotten(void **state)
@@ -116,6 +154,8 @@ main(void)
 		cmocka_unit_test(test_the_index_learns_what_lookups_find),
 		cmocka_unit_test(test_what_could_not_be_asked_is_not_forgotten),
 		cmocka_unit_test(test_a_store_during_the_lookup_is_not_forgotten),
+		cmocka_unit_test(test_a_key_that_is_being_renamed_is_not_found_and_not_forgotten),
+		cmocka_unit_test(test_a_lookup_from_before_a_rename_forgets_nothing),
 		cmocka_unit_test(test_a_key_that_is_being_deleted_is_not_found),
 		cmocka_unit_test(test_a_key_deleted_while_it_is_loading_does_not_return),
 		cmocka_unit_test(test_a_lookup_that_the_adapter_forgot_has_found_nothing),

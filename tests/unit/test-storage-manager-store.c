@@ -219,7 +219,7 @@ test_replace_wins_in_every_tier(void **state)
 {
 	Fixture *f = *state;
 	start(f, MOCK, NULL);
-	g_autoptr(KvcObjectKey) key = key_in(f->scope, KVC_SPACE_PLAIN, 1);
+	g_autoptr(KvcObjectKey) key = plain_key_new(1);
 	KvcObjectInfo info;
 	KvcL1Object *object;
 	assert_int_equal(commit(f, key, 100, 1, KVC_FINISH_REPLACE), 0);

@@ -550,7 +550,7 @@ test_invariant_10_concurrent_commits_deletions_and_flushes(void **state)
 	unsigned seed = (unsigned)kvc_now_ns();
 	print_message("seed %u\n", seed);
 	for (unsigned i = 0; i < STRESS_KEYS; i++)
-		keys[i] = key_in(b.env->scope, KVC_SPACE_PLAIN, i);
+		keys[i] = plain_key_new(i);
 	b.env->fakes[0]->fail_stores = 5;
 	b.env->fakes[1]->fail_deletes = 5;
 	for (unsigned t = 0; t < 2; t++) {

@@ -121,7 +121,7 @@ static void
 test_the_newest_object_of_a_key_is_stored_after_the_one_in_flight(void **state)
 {
 	Bench b = bench_started(1, &everywhere);
-	g_autoptr(KvcObjectKey) key = key_in(b.env->scope, KVC_SPACE_PLAIN, 1);
+	g_autoptr(KvcObjectKey) key = plain_key_new(1);
 	g_autoptr(GBytes) third = bytes_of(key, 300, 3);
 	FakeAdapter *fake = b.env->fakes[0];
 	Flushed flushed = {0};
@@ -150,7 +150,7 @@ static void
 test_a_flush_of_a_failing_store_waits_for_the_newer_object(void **state)
 {
 	Bench b = bench_started(1, &everywhere);
-	g_autoptr(KvcObjectKey) key = key_in(b.env->scope, KVC_SPACE_PLAIN, 1);
+	g_autoptr(KvcObjectKey) key = plain_key_new(1);
 	g_autoptr(GBytes) second = bytes_of(key, 200, 2);
 	FakeAdapter *fake = b.env->fakes[0];
 	Flushed flushed = {0};

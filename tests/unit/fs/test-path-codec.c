@@ -15,11 +15,40 @@
 /* ---- Names --------------------------------------------------------------------------------- */
 
 static void
+assert_class_in(const KvcKeyScope *scope, const char *name, KvcfsNameClass expected)
+{
+	KvcfsNameClass class = kvcfs_name_classify(scope, name);
+	if (class != expected)
+		fail_msg("'%s' in '%s' is of class %d, not %d", name, scope->model_name, (int)class,
+			 (int)expected);
+}
+
+/* In a rank directory, whose model has the name of a directory of temporary files. */
+static void
 assert_class(const char *name, KvcfsNameClass expected)
 {
-	KvcfsNameClass class = kvcfs_name_classify(name);
-	if (class != expected)
-		fail_msg("'%s' is of class %d, not %d", name, (int)class, (int)expected);
+	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new("tmp/m", 1, 0, NULL, NULL);
+	assert_class_in(scope, name, expected);
+}
+
+static void
+assert_plain_class(const char *directory, const char *name, KvcfsNameClass expected)
+{
+	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new_plain(directory, NULL);
+	assert_class_in(scope, name, expected);
+}
+
+static void
+test_names_in_plain_directories(void **state)
+{
+	assert_plain_class("", "9f86d081", KVCFS_NAME_PLAIN);
+	assert_plain_class("a/b", "\xff \n", KVCFS_NAME_PLAIN);
+	assert_plain_class("a", "@user", KVCFS_NAME_PLAIN);
+	assert_plain_class("a", "@01000100", KVCFS_NAME_OTHER);
+	assert_plain_class("a", "x.tmp", KVCFS_NAME_TEMPORARY);
+	assert_plain_class("a/tmp/b", "x", KVCFS_NAME_TEMPORARY);
+	assert_plain_class(".tmp", "x", KVCFS_NAME_TEMPORARY);
+	assert_plain_class("tmp1", "tmp", KVCFS_NAME_PLAIN);
 }
 
 static void
@@ -82,6 +111,42 @@ test_temporary_names(void **state)
 		assert_class(temporary[i], KVCFS_NAME_TEMPORARY);
 	for (size_t i = 0; i < G_N_ELEMENTS(other); i++)
 		assert_class(other[i], KVCFS_NAME_OTHER);
+}
+
+static void
+test_directory_of_temporary_files(void **state)
+{
+	static const char *const below[] = {"tmp", ".tmp", "a/tmp", "a/.tmp/b", "tmp/b"};
+	static const char *const not_below[] = {"", "a", "tmpx/b", "a/xtmp", ".tmpx", "a.tmp/b"};
+	(void)state;
+	for (size_t i = 0; i < G_N_ELEMENTS(below); i++)
+		if (!kvcfs_name_is_temporary(below[i], "data.bin"))
+			fail_msg("below %s a file is not temporary", below[i]);
+	for (size_t i = 0; i < G_N_ELEMENTS(not_below); i++) {
+		if (kvcfs_name_is_temporary(not_below[i], "data.bin"))
+			fail_msg("below \"%s\" a file is temporary", not_below[i]);
+		assert_true(kvcfs_name_is_temporary(not_below[i], "data.bin.tmp"));
+		assert_true(kvcfs_name_is_temporary(not_below[i], ".data"));
+	}
+}
+
+static void
+test_more_temporary_names(void **state)
+{
+	static const char *const patterns[] = {"*.inflight", "w-[0-9]*", "9f86*", NULL};
+	static const char *const none[] = {NULL};
+	(void)state;
+	assert_class("a.inflight", KVCFS_NAME_OTHER);
+	kvcfs_names_set_temporary(patterns);
+	assert_class("a.inflight", KVCFS_NAME_TEMPORARY);
+	assert_class("w-7", KVCFS_NAME_TEMPORARY);
+	assert_class("w-x", KVCFS_NAME_OTHER);
+	assert_class("a.inflight2", KVCFS_NAME_OTHER);
+	assert_true(kvcfs_name_is_temporary("a", "x.inflight"));
+	/* A pattern cannot make an object vanish. */
+	assert_class("9f86d081884c7d65", KVCFS_NAME_HASH);
+	kvcfs_names_set_temporary(none);
+	assert_class("a.inflight", KVCFS_NAME_OTHER);
 }
 
 static void
@@ -159,7 +224,10 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_hash_names),
+		cmocka_unit_test(test_names_in_plain_directories),
 		cmocka_unit_test(test_temporary_names),
+		cmocka_unit_test(test_directory_of_temporary_files),
+		cmocka_unit_test(test_more_temporary_names),
 		cmocka_unit_test(test_name_to_key),
 		cmocka_unit_test(test_every_hash_comes_back),
 		cmocka_unit_test(test_control_directory_is_no_model),

@@ -319,6 +319,19 @@ test_answered_ones_are_freed_in_time(void **state)
 	assert_int_equal(count_of(&waiting), 1);
 }
 
+/* Timers wait for nobody: only requests are told to an operator. */
+static void
+test_timers_are_not_requests_that_wait(void **state)
+{
+	Seen seen = {0};
+	int64_t oldest = 1;
+	KvcfsPending *timer = kvcfs_pending_new(*state, NULL, now_ns() + FAR, note, &seen);
+	assert_int_equal(kvcfs_pendings_count(*state, &oldest), 0);
+	assert_int_equal(oldest, 0);
+	kvcfs_pending_wake(timer);
+	assert_int_equal(count_of(&seen), 1);
+}
+
 int
 main(void)
 {
@@ -335,6 +348,7 @@ main(void)
 		TEST(test_wake_against_deadline_answers_once),
 		TEST(test_wake_against_deadline_and_stop_answers_once),
 		TEST(test_answered_ones_are_freed_in_time),
+		TEST(test_timers_are_not_requests_that_wait),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,14 +8,6 @@
 
 . "$(dirname "$0")/lib.sh"
 
-# steps TEXT: all of them succeed.
-steps() {
-	sed 's/^[[:space:]]*//; /^$/d; s/^/step /' <<<"$1" >"$WORK/steps"
-	"$CLIENTS/file-steps" <"$WORK/steps" >"$WORK/answers"
-	assert_eq "" "$(grep -nvx 'step 0' "$WORK/answers" || true)" "answers to"$'\n'"$(cat "$WORK/steps")"$'\n'
-	assert_eq "$(wc -l <"$WORK/steps")" "$(wc -l <"$WORK/answers")" "answers"
-}
-
 n=0
 # not_published NAME: neither now nor listed; one more is counted.
 not_published() {

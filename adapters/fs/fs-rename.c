@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Renaming: the file goes to the path of the other key, with its xattrs.
+ *
+ * A file under a digest name carries its key. It gets the new one before it moves: a crash between
+ * the two leaves a file that does not belong under its name, which is foreign and never found. A
+ * file that moves to a path of its own may keep the key of a digest name for a moment; nobody reads
+ * it there.
+ */
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "fs.h"
+
+typedef struct Move {
+	FsAdapter *fs;
+	const KvcObjectKey *old_key;
+	KvcObjectKey *new_key;
+	const char *from, *to; /* paths */
+	int fd;		       /* of the file */
+} Move;
+
+static int
+open_file(Move *move)
+{
+	const int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+
+	if (!fs_is_digest_name(move->from) && !fs_is_digest_name(move->to))
+		return 0; /* no xattr changes */
+	move->fd = openat(move->fs->base_fd, move->from, flags);
+	return move->fd < 0 ? -errno : 0;
+}
+
+/* The xattr as it has to be under PATH, the one of KEY. */
+static int
+set_key(Move *move, const char *path, const KvcObjectKey *key)
+{
+	if (fs_is_digest_name(path))
+		return fs_digest_write_key(move->fs, move->fd, key);
+	return move->fd < 0 ? 0 : fs_digest_remove_key(move->fd);
+}
+
+/* 0 or -errno, then nothing has changed. */
+static int
+move_file(Move *move)
+{
+	bool is_first = fs_is_digest_name(move->to);
+	int rc = open_file(move);
+
+	if (rc == 0 && is_first)
+		rc = set_key(move, move->to, move->new_key);
+	if (rc < 0)
+		return rc;
+	rc = fs_move(move->fs, move->from, move->to);
+	if (rc < 0 && is_first)
+		set_key(move, move->from, move->old_key);
+	else if (rc == 0 && !is_first)
+		set_key(move, move->to, move->new_key);
+	return rc;
+}
+
+/* The object under the new key is of this run if the one under the old key was. */
+static void
+note_owner(FsAdapter *fs, const KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	if (!fs->ours)
+		return;
+	pthread_mutex_lock(&fs->lock);
+	if (g_hash_table_remove(fs->ours, old_key))
+		g_hash_table_add(fs->ours, kvc_object_key_ref(new_key));
+	else
+		g_hash_table_remove(fs->ours, new_key);
+	pthread_mutex_unlock(&fs->lock);
+}
+
+static void
+note_moved(Move *move, const struct stat *replaced)
+{
+	FsAdapter *fs = move->fs;
+
+	atomic_fetch_add(&fs->stats.renames, 1);
+	if (replaced) {
+		atomic_fetch_sub(&fs->bytes_used, replaced->st_size);
+		atomic_fetch_sub(&fs->objects, 1);
+	}
+	fs_keys_forget_corrupt(fs, move->new_key);
+	note_owner(fs, move->old_key, move->new_key);
+	fs_prune_parents(fs, move->from);
+	/* What an older LMCache wrote beside it would be the old key again. */
+	fs_remove_files(fs, move->old_key);
+}
+
+static int
+rename_file(Move *move)
+{
+	FsAdapter *fs = move->fs;
+	struct stat st;
+	bool replaces = fstatat(fs->base_fd, move->to, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+			S_ISREG(st.st_mode);
+	int rc = move_file(move);
+
+	if (move->fd >= 0)
+		close(move->fd);
+	if (rc == 0) {
+		note_moved(move, replaces ? &st : NULL);
+		return 0;
+	}
+	fs_prune_parents(fs, move->to);
+	if (fs_digest_is_keys_fault(move->to, rc))
+		fs_note_unsupported(fs, move->new_key, -rc);
+	else
+		fs_note_error(fs, FS_STORE, "rename", move->from, -rc);
+	return rc;
+}
+
+/* The path of the object KEY (transfer full), or NULL and *RC: -ENOENT, or why it is not known. */
+static char *
+find_object(FsAdapter *fs, const KvcObjectKey *key, int *rc)
+{
+	struct stat st;
+	int errnum;
+	g_autofree char *path = fs_find_file(fs, key, &st, &errnum);
+
+	*rc = -ENOENT;
+	if (path)
+		return fs_is_object(fs, key, path, &st) ? g_steal_pointer(&path) : NULL;
+	if (fs_is_gone(errnum))
+		return NULL;
+	g_autofree char *name = fs_path_format(key);
+	fs_note_error(fs, FS_STORE, "rename", name, errnum);
+	*rc = -errnum;
+	return NULL;
+}
+
+int
+fs_rename_key(FsAdapter *fs, KvcObjectKey *old_key, KvcObjectKey *new_key)
+{
+	bool is_same = kvc_object_key_equal(old_key, new_key);
+	int rc;
+
+	if (!is_same && !fs_keys_begin_rename(fs, old_key, new_key))
+		return -EBUSY;
+	g_autofree char *from = find_object(fs, old_key, &rc);
+	if (is_same)
+		return from ? 0 : rc;
+	if (from) {
+		g_autofree char *to = fs_path_format(new_key);
+		Move move = {fs, old_key, new_key, from, to, -1};
+
+		rc = rename_file(&move);
+	}
+	fs_keys_end_rename(fs, old_key, new_key);
+	fs_note_space(fs);
+	return rc;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef ENGINE_KEY_INDEX_PRIVATE_H
+#define ENGINE_KEY_INDEX_PRIVATE_H
+
+/* Shared by key-index.c and key-index-attributes.c only. */
+
+#include "engine/key-index.h"
+
+/* Of a known key; protected by the lock of its shard. Small: there are millions. */
+typedef struct KvcKeyAttributes {
+	int64_t mtime_ns;
+	int64_t atime_ns, ctime_ns; /* 0: as mtime_ns */
+	KvcXattrs *xattrs;	    /* owned reference or NULL */
+	uint32_t uid, gid;
+	uint32_t hits;
+	uint16_t mode; /* S_IFREG and permission bits, 0: unknown */
+} KvcKeyAttributes;
+
+/* The attributes of KEY, with the lock of its shard held until unlock; NULL: not known, no lock. */
+KvcKeyAttributes *kvc_key_index_lock_attributes(KvcKeyIndex *index, const KvcObjectKey *key);
+void kvc_key_index_unlock_attributes(KvcKeyIndex *index, const KvcObjectKey *key);
+
+/* What a tier knows: a commit replaces, an adapter fills in what is not known. */
+void kvc_key_attributes_update(KvcKeyAttributes *a, const KvcObjectAttributes *from, bool is_l1);
+void kvc_key_attributes_fill_info(const KvcKeyAttributes *a, KvcObjectInfo *info);
+
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Between a deletion that an adapter has confirmed and the next store of that key there: the
+ * confirmation must be on disk first, else a replay after a crash would delete what was stored (see
+ * deletion-log.c). Such targets are in the queue SYNCING, in the order of their positions, since
+ * one thread confirms.
+ */
+
+#include "engine/deletion-log.h"
+#include "engine/store-private.h"
+
+/* In the log's thread. */
+static void
+on_progress(void *user, uint64_t synced, int error)
+{
+	KvcStoreController *c = user;
+	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
+	message->type = KVC_STORE_MESSAGE_SYNCED;
+	message->position = synced;
+	message->error = error;
+	if (!kvc_store_controller_post(c, message))
+		g_free(message);
+}
+
+void
+kvc_store_logged_start(KvcStoreController *c)
+{
+	kvc_deletion_log_start(c->context->deletions, on_progress, c);
+}
+
+void
+kvc_store_logged_note(KvcStoreController *c, const KvcObjectKey *key, uint64_t id)
+{
+	KvcStoreRecord *r = g_hash_table_lookup(c->records, key);
+	if (r)
+		r->delete_id = MAX(r->delete_id, id);
+}
+
+void
+kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
+{
+	KvcStoreTarget *t = &r->targets[adapter];
+	uint64_t position;
+	if (!kvc_deletion_log_confirm(c->context->deletions, r->key, adapter, r->delete_id,
+				      &position))
+		return; /* the message of a newer deletion is on its way */
+	if (!kvc_store_rename_is_deleted_later(r, 1u << adapter))
+		kvc_key_index_unhide(c->context->index, r->key, 1u << adapter);
+	t->sync_position = MAX(t->sync_position, position);
+	if (t->sync_position <= c->log_synced)
+		return;
+	r->delete_syncing |= 1u << adapter;
+	g_queue_push_tail_link(&c->syncing, &t->link);
+}
+
+void
+kvc_store_logged_forget(KvcStoreController *c, KvcStoreRecord *r, uint32_t adapters)
+{
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		if (r->delete_syncing & adapters & (1u << a))
+			g_queue_unlink(&c->syncing, &r->targets[a].link);
+	r->delete_syncing &= ~adapters;
+}
+
+void
+kvc_store_logged_hurry(KvcStoreController *c, const KvcStoreRecord *r)
+{
+	if (r->delete_syncing && (r->object || r->next || r->before))
+		kvc_deletion_log_request_sync(c->context->deletions);
+}
+
+/* The log cannot be written: a store behind it is not held up for ever. */
+static void
+count_failed_try(KvcStoreController *c)
+{
+	GList *following;
+	for (GList *link = c->syncing.head; link; link = following) {
+		KvcStoreTarget *t = link->data;
+		following = link->next;
+		t->delete_tries = MIN(t->delete_tries + 1, UINT8_MAX);
+		kvc_store_record_advance(c, t->record);
+	}
+}
+
+void
+kvc_store_logged_synced(KvcStoreController *c, uint64_t position, int error)
+{
+	KvcStoreTarget *t;
+	c->log_synced = position;
+	c->is_log_failing = error < 0;
+	while ((t = g_queue_peek_head(&c->syncing)) && t->sync_position <= position) {
+		KvcStoreRecord *r = t->record;
+		kvc_store_logged_forget(c, r, 1u << t->adapter);
+		t->delete_tries = 0;
+		kvc_store_record_advance(c, r);
+	}
+	if (c->is_log_failing)
+		count_failed_try(c);
+}
+
+/* A deletion that has failed and is in the log: the next run may do it as well. */
+static bool
+may_be_left(KvcStoreController *c, const KvcStoreRecord *r)
+{
+	/* Nothing remembers a rename across the end: it would be undone. */
+	if (r->object || r->next || r->after || r->delete_todo || r->delete_busy ||
+	    r->attributes_todo || r->attributes_busy)
+		return false;
+	if (!c->is_log_failing && r->delete_syncing)
+		return false;
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		if ((r->delete_waiting & (1u << a)) &&
+		    (c->is_log_failing || !r->targets[a].is_delete_failing))
+			return false;
+	return true;
+}
+
+bool
+kvc_store_logged_may_leave_all(KvcStoreController *c)
+{
+	GHashTableIter iter;
+	KvcStoreRecord *r;
+	if (!c->context->deletions)
+		return g_hash_table_size(c->records) == 0;
+	g_hash_table_iter_init(&iter, c->records);
+	while (g_hash_table_iter_next(&iter, NULL, (void **)&r))
+		if (!may_be_left(c, r))
+			return false;
+	return true;
+}

@@ -1,0 +1,520 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Renames.
+ *
+ *	record of OLD, sealed --+              +--> record of OLD, new: what comes after
+ *	                        +--> rename ---+
+ *	record of NEW, sealed --+              +--> record of NEW, new: what comes after
+ *
+ * A rename seals the records of both keys: they get nothing more, what they have begun ends, what
+ * they have not begun to store is dropped, since the rename has the object that matters. Both keys
+ * get a new record. On each adapter apart from the others the rename begins when the sealed records
+ * have ended there, and the new records begin when the rename has: so one dead adapter blocks no
+ * other one. A record may be sealed again before that, and the rename then waits its turn.
+ *
+ * The object is stored under NEW only where the rename did not bring it: where OLD was not, or had
+ * other bytes. What a rename brought, or found, under NEW that is not the object and will not be
+ * overwritten is deleted. An adapter that cannot rename stores NEW, and then OLD is deleted; a
+ *store of a newer OLD does that as well.
+ *
+ * OLD is hidden until all this ended, and NEW on the adapters that rename (key-index.h). Nothing of
+ * it is remembered across a crash: OLD is there again where the rename had not been done.
+ *
+ * A rename begins and ends in kvc_store_rename_run() only: whoever kicks it may be in the midst of
+ * one of its records.
+ */
+
+#include "engine/store-private.h"
+
+#include <errno.h>
+
+/* How far back a failing rename is looked for. */
+#define STUCK_DEPTH 8
+
+static const KvcL2AdapterOps *
+ops_of(const KvcStoreController *c, size_t adapter)
+{
+	return c->context->adapters[adapter].adapter->ops;
+}
+
+/* ---- Who waits for whom -------------------------------------------------------------------- */
+
+static KvcStoreRecord *
+previous(const KvcStoreRecord *r)
+{
+	if (!r->after)
+		return NULL;
+	return r == r->after->from ? r->after->from_before : r->after->to_before;
+}
+
+/* NULL: R is the newest of its key. */
+static KvcStoreRecord *
+following(const KvcStoreRecord *r)
+{
+	if (!r->before)
+		return NULL;
+	return r == r->before->from_before ? r->before->from : r->before->to;
+}
+
+static uint32_t
+work_of(const KvcStoreRecord *r)
+{
+	return r->todo | r->busy | r->waiting | r->delete_syncing | r->attributes_busy |
+	       kvc_store_record_deleting(r);
+}
+
+uint32_t
+kvc_store_rename_blocks(const KvcStoreRecord *r)
+{
+	uint32_t bits = 0;
+	for (const KvcStoreRecord *before; r && r->after; r = before) {
+		const KvcStoreRename *m = r->after;
+		uint32_t here = m->todo | m->busy | m->waiting;
+		/* That OLD goes there does not concern NEW; and a new OLD may overwrite it. */
+		bits |= r == m->to ? here & ~m->by_store : here;
+		before = previous(r);
+		if (before)
+			bits |= work_of(before);
+	}
+	return bits;
+}
+
+static uint32_t
+active(const KvcStoreRecord *r)
+{
+	return r ? work_of(r) | kvc_store_rename_blocks(r) : 0;
+}
+
+static uint32_t
+stuck(const KvcStoreRename *m, unsigned depth)
+{
+	uint32_t bits = 0, pending = kvc_store_rename_pending(m);
+	for (uint32_t left = pending; left; left &= left - 1) {
+		unsigned a = (unsigned)__builtin_ctz(left);
+		if (m->targets[a].delete_tries >= KVC_STORE_BLOCKED_TRIES)
+			bits |= 1u << a;
+	}
+	if (depth > 0 && m->from_before && m->from_before->after)
+		bits |= stuck(m->from_before->after, depth - 1);
+	if (depth > 0 && m->to_before && m->to_before->after)
+		bits |= stuck(m->to_before->after, depth - 1);
+	return bits & pending;
+}
+
+uint32_t
+kvc_store_rename_stuck(const KvcStoreRecord *r)
+{
+	return r->after ? kvc_store_rename_blocks(r) & stuck(r->after, STUCK_DEPTH) : 0;
+}
+
+bool
+kvc_store_rename_is_target(const KvcStoreRecord *r)
+{
+	return r->after && r == r->after->to;
+}
+
+bool
+kvc_store_rename_is_deleted_later(const KvcStoreRecord *r, uint32_t bit)
+{
+	while ((r = following(r)))
+		if (kvc_store_record_deleting(r) & bit)
+			return true;
+	return false;
+}
+
+KvcStoreRecord *
+kvc_store_rename_find_deleting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit)
+{
+	KvcStoreRecord *r = g_hash_table_lookup(c->records, key);
+	while (r && !(r->delete_busy & bit))
+		r = previous(r);
+	g_assert(r);
+	return r;
+}
+
+KvcStoreRecord *
+kvc_store_rename_find_setting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit)
+{
+	KvcStoreRecord *r = g_hash_table_lookup(c->records, key);
+	while (r && !(r->attributes_busy & bit))
+		r = previous(r);
+	g_assert(r);
+	return r;
+}
+
+/* ---- Beginning ----------------------------------------------------------------------------- */
+
+static void
+count_pending(KvcStoreController *c, uint32_t adapters, int change)
+{
+	for (; adapters; adapters &= adapters - 1) {
+		KvcAdapterSlot *slot = &c->context->adapters[__builtin_ctz(adapters)];
+		__atomic_fetch_add(&slot->renames_pending, (uint64_t)change, __ATOMIC_RELAXED);
+	}
+}
+
+static KvcStoreRename *
+rename_new(KvcStoreController *c, const KvcStoreMessage *message)
+{
+	size_t n = c->context->n_adapters;
+	KvcStoreRename *m = g_malloc0(sizeof(*m) + n * sizeof(m->targets[0]));
+	m->old_key = kvc_object_key_ref(message->key);
+	m->new_key = kvc_object_key_ref(message->new_key);
+	m->object = message->object;
+	m->fd = message->object ? message->object->fd : -1;
+	m->todo = kvc_controller_context_renamers(c->context);
+	m->by_store = m->deferred = ((1u << n) - 1) & ~m->todo;
+	for (size_t a = 0; a < n; a++) {
+		KvcStoreTarget *t = &m->targets[a];
+		t->rename = m;
+		t->link.data = t;
+		t->adapter = (uint8_t)a;
+		t->backoff = -1;
+	}
+	m->link.data = m->kick_link.data = m;
+	g_queue_push_tail_link(&c->renames, &m->link);
+	count_pending(c, kvc_store_rename_pending(m), 1);
+	return m;
+}
+
+/* Who waits for the sealed record SEALED waits for TO. */
+static void
+inherit(KvcStoreController *c, KvcStoreRecord *sealed, KvcStoreRecord *to)
+{
+	if (!sealed)
+		return;
+	to->deferred = g_slist_concat(to->deferred, g_steal_pointer(&sealed->deferred));
+	while (sealed->waiters) {
+		KvcFlushWaiter *w = sealed->waiters;
+		sealed->waiters = w->next;
+		w->order = c->last_order;
+		w->next = to->waiters;
+		to->waiters = w;
+	}
+}
+
+/*
+ * What the adapters were not told of OLD yet they are told of NEW. That goes for what is under way
+ * too: the index has it under NEW by now, so it may find nothing.
+ */
+static void
+inherit_attributes(KvcStoreRename *m)
+{
+	if (m->to_before)
+		m->to_before->attributes_todo = 0;
+	if (!m->from_before)
+		return;
+	m->to->attributes_todo |= m->from_before->attributes_todo | m->from_before->attributes_busy;
+	m->to->attributes_order = m->from_before->attributes_order;
+	m->from_before->attributes_todo = 0;
+}
+
+void
+kvc_store_rename_submit(KvcStoreController *c, const KvcStoreMessage *message)
+{
+	KvcStoreRename *m = rename_new(c, message);
+	m->from_before = kvc_store_record_seal(c, m->old_key, m);
+	m->to_before = kvc_store_record_seal(c, m->new_key, m);
+	m->carries =
+		m->from_before && m->from_before->object && m->from_before->object->fd == m->fd;
+	m->from = kvc_store_record_get(c, m->old_key);
+	m->to = kvc_store_record_get(c, m->new_key);
+	m->from->after = m->to->after = m;
+	if (message->object) {
+		m->to->next = kvc_l1_object_ref(message->object);
+		m->to->next_order = ++c->last_order;
+	}
+	inherit(c, m->from_before, m->to);
+	inherit(c, m->to_before, m->to);
+	inherit_attributes(m);
+	m->is_listed = m->deferred != 0;
+	if (m->is_listed)
+		m->to->deferred = g_slist_prepend(m->to->deferred, m);
+	if (m->from_before)
+		kvc_store_record_advance(c, m->from_before);
+	if (m->to_before)
+		kvc_store_record_advance(c, m->to_before);
+	kvc_store_record_advance(c, m->to);
+	kvc_store_rename_kick(c, m);
+}
+
+void
+kvc_store_rename_kick(KvcStoreController *c, KvcStoreRename *m)
+{
+	if (m->is_kicked)
+		return;
+	m->is_kicked = true;
+	g_queue_push_tail_link(&c->kicked, &m->kick_link);
+}
+
+/* ---- On one adapter ------------------------------------------------------------------------ */
+
+static void
+end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd end)
+{
+	KvcStoreTarget *t = &m->targets[a];
+	uint32_t bit = 1u << a;
+	count_pending(c, bit, -1);
+	if (t->is_delete_failing)
+		__atomic_fetch_sub(&c->context->adapters[a].renames_failing, 1, __ATOMIC_RELAXED);
+	t->is_delete_failing = false;
+	t->delete_tries = 0;
+	KvcObjectKey *new_key = m->by_store & bit ? NULL : m->new_key;
+	if (!kvc_key_index_end_rename(c->context->index, m->old_key, new_key, bit, end))
+		return;
+	kvc_stats_add(c->context->stats, renames_lost, 1);
+	if (!kvc_store_may_log(c))
+		return;
+	g_autofree char *name = kvc_object_key_to_string(m->new_key);
+	g_warning("L2 adapter #%zu did not have what was renamed to %s: it is lost", a + 1, name);
+}
+
+static void
+begin_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a)
+{
+	uint32_t bit = 1u << a;
+	bool deletes = (m->by_store | m->purge) & bit;
+	m->todo &= ~bit;
+	if (deletes && !ops_of(c, a)->delete_keys) {
+		kvc_stats_add(c->context->stats, deletes_unsupported, 1);
+		end_on_adapter(c, m, a, KVC_RENAME_STALE);
+		return;
+	}
+	m->busy |= bit;
+	if (m->purge & bit)
+		kvc_store_deleter_submit_rename(c->deleters[a], m, m->new_key, NULL);
+	else
+		kvc_store_deleter_submit_rename(c->deleters[a], m, m->old_key,
+						deletes ? NULL : m->new_key);
+}
+
+static void
+note_failure(KvcStoreController *c, KvcStoreRename *m, size_t a, int error)
+{
+	KvcStoreTarget *t = &m->targets[a];
+	kvc_stats_add(c->context->stats, rename_errors, 1);
+	if (t->is_delete_failing)
+		return;
+	t->is_delete_failing = true;
+	__atomic_fetch_add(&c->context->adapters[a].renames_failing, 1, __ATOMIC_RELAXED);
+	if (!kvc_store_may_log(c))
+		return;
+	g_autofree char *name = kvc_object_key_to_string(m->old_key);
+	g_warning("L2 adapter #%zu could not rename %s: %s; trying again", a + 1, name,
+		  g_strerror(-error));
+}
+
+static void
+wait_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, int error)
+{
+	KvcStoreTarget *t = &m->targets[a];
+	int backoff = KVC_STORE_BACKOFF_DELETE + t->delete_tries;
+	if (error != -EBUSY)
+		note_failure(c, m, a, error);
+	t->delete_tries = MIN(t->delete_tries + 1, UINT8_MAX);
+	m->waiting |= 1u << a;
+	kvc_store_arm(c, t, MIN(backoff, KVC_STORE_BACKOFFS - 1));
+}
+
+void
+kvc_store_rename_retry(KvcStoreController *c, KvcStoreRename *m, size_t adapter)
+{
+	kvc_stats_add(c->context->stats, renames_retried, 1);
+	m->waiting &= ~(1u << adapter);
+	m->todo |= 1u << adapter;
+	kvc_store_rename_kick(c, m);
+}
+
+/* An adapter that ought to have had the object had not: is it in L1? */
+static bool
+store_resident(KvcStoreController *c, KvcStoreRename *m, uint32_t bit)
+{
+	KvcObjectInfo info;
+	KvcStoreRecord *to = m->to;
+	if (kvc_key_index_get(c->context->index, m->new_key, &info) < 0 || !(info.renaming & bit))
+		return false;
+	if (!to->object) {
+		KvcL1Object *object = kvc_l1_manager_make_dirty(c->context->l1, m->new_key);
+		if (!object)
+			return false;
+		kvc_store_record_store_again(c, to, object);
+		to->stored = info.tiers & ~info.renaming & ~KVC_TIER_L1;
+	}
+	to->todo |= bit;
+	return true;
+}
+
+/* Will a store overwrite what the adapter has as NEW? */
+static bool
+is_overwritten(KvcStoreController *c, KvcStoreRename *m, uint32_t bit)
+{
+	const KvcStoreRecord *to = m->to;
+	if (to->before)
+		return false;
+	if (to->next)
+		return c->policy->select_store_targets(to->key, c->context->descriptors,
+						       c->context->n_adapters) &
+		       bit;
+	return (to->todo & bit) || ((!to->object || m->fd < 0) && store_resident(c, m, bit));
+}
+
+/* The adapter A renamed, or had no OLD (error -ENOENT). */
+static void
+end_rename(KvcStoreController *c, KvcStoreRename *m, size_t a, int error)
+{
+	uint32_t bit = 1u << a;
+	bool is_object = error == 0 && (m->fd < 0 || (m->fresh & bit));
+	bool is_stored = is_object || is_overwritten(c, m, bit);
+	/* A store of a chunk does not overwrite: all chunks of one hash are the same. */
+	if (!is_stored || (!is_object && m->new_key->space == KVC_SPACE_CHUNK)) {
+		m->purge |= bit;
+		m->todo |= bit;
+		return;
+	}
+	end_on_adapter(c, m, a, is_object ? KVC_RENAME_PRESENT : KVC_RENAME_STALE);
+	if (is_object && m->object && m->to->object == m->object) {
+		m->to->todo &= ~bit;
+		m->to->stored |= bit;
+		kvc_store_record_note_stored(c, m->to, a);
+	}
+}
+
+void
+kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message)
+{
+	KvcStoreRename *m = message->rename;
+	size_t a = message->adapter;
+	uint32_t bit = 1u << a;
+	m->busy &= ~bit;
+	if (message->error < 0 && message->error != -ENOENT)
+		wait_on_adapter(c, m, a, message->error);
+	else if ((m->by_store | m->purge) & bit)
+		end_on_adapter(c, m, a, KVC_RENAME_ABSENT);
+	else
+		end_rename(c, m, a, message->error);
+	kvc_store_rename_kick(c, m);
+	/* They wait for it, and it for them: they stay. */
+	kvc_store_record_advance(c, m->from);
+	kvc_store_record_advance(c, m->to);
+}
+
+/* ---- Adapters that cannot rename ----------------------------------------------------------- */
+
+void
+kvc_store_rename_overwritten(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter)
+{
+	uint32_t bit = 1u << adapter;
+	for (; r && r->after; r = previous(r)) {
+		KvcStoreRename *m = r->after;
+		if (r != m->from || !(m->deferred & bit))
+			continue;
+		m->deferred &= ~bit;
+		end_on_adapter(c, m, adapter, KVC_RENAME_ABSENT);
+		kvc_store_rename_kick(c, m);
+	}
+}
+
+static void
+give_up_deferred(KvcStoreController *c, KvcStoreRename *m, bool is_failure)
+{
+	while (m->deferred) {
+		size_t a = (size_t)__builtin_ctz(m->deferred);
+		m->deferred &= m->deferred - 1;
+		end_on_adapter(c, m, a, KVC_RENAME_ABSENT);
+	}
+	if (!is_failure)
+		return;
+	kvc_stats_add(c->context->stats, rename_errors, 1);
+	if (!kvc_store_may_log(c))
+		return;
+	g_autofree char *name = kvc_object_key_to_string(m->old_key);
+	g_warning("%s stays in L2: it could not be stored under its new name", name);
+}
+
+void
+kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r)
+{
+	if (!r->deferred || r->object || r->next)
+		return;
+	GSList *renames = g_steal_pointer(&r->deferred);
+	for (GSList *link = renames; link; link = link->next) {
+		KvcStoreRename *m = link->data;
+		bool is_known = kvc_key_index_get(c->context->index, m->old_key, NULL) == 0;
+		if (r->has_none || is_known) /* a newer OLD is stored over it */
+			give_up_deferred(c, m, !is_known);
+		m->todo |= m->deferred;
+		m->deferred = 0;
+		m->is_listed = false;
+		kvc_store_rename_kick(c, m);
+	}
+	g_slist_free(renames);
+}
+
+/* ---- The end ------------------------------------------------------------------------------- */
+
+static void
+drop_if_over(KvcStoreController *c, KvcStoreRecord **before)
+{
+	if (*before && kvc_store_record_is_over(*before))
+		kvc_store_record_free(c, g_steal_pointer(before), 0);
+}
+
+void
+kvc_store_rename_free(KvcStoreController *c, KvcStoreRename *m)
+{
+	count_pending(c, kvc_store_rename_pending(m), -1);
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		kvc_store_disarm(c, &m->targets[a]);
+	if (m->from_before)
+		kvc_store_record_free(c, m->from_before, -ESHUTDOWN);
+	if (m->to_before)
+		kvc_store_record_free(c, m->to_before, -ESHUTDOWN);
+	if (m->is_kicked)
+		g_queue_unlink(&c->kicked, &m->kick_link);
+	g_queue_unlink(&c->renames, &m->link);
+	kvc_object_key_unref(m->old_key);
+	kvc_object_key_unref(m->new_key);
+	g_free(m);
+}
+
+static void
+end(KvcStoreController *c, KvcStoreRename *m)
+{
+	KvcStoreRecord *from = m->from, *to = m->to;
+	from->after = to->after = NULL;
+	kvc_store_rename_free(c, m);
+	kvc_store_record_advance(c, from);
+	kvc_store_record_advance(c, to);
+}
+
+static void
+advance(KvcStoreController *c, KvcStoreRename *m)
+{
+	if (m->from_before && m->carries)
+		m->fresh |= m->from_before->stored;
+	drop_if_over(c, &m->from_before);
+	drop_if_over(c, &m->to_before);
+	uint32_t begin = m->todo & ~active(m->from_before) & ~active(m->to_before);
+	for (; begin; begin &= begin - 1)
+		begin_on_adapter(c, m, (size_t)__builtin_ctz(begin));
+	bool has_before = m->from_before || m->to_before;
+	if (!kvc_store_rename_pending(m) && !has_before && !m->is_listed) {
+		end(c, m);
+		return;
+	}
+	/* Whoever waits for what was before it, or ought not to wait any more. */
+	kvc_store_record_advance(c, m->from);
+	kvc_store_record_advance(c, m->to);
+}
+
+void
+kvc_store_rename_run(KvcStoreController *c)
+{
+	GList *link;
+	while ((link = g_queue_pop_head_link(&c->kicked))) {
+		KvcStoreRename *m = link->data;
+		m->is_kicked = false;
+		advance(c, m);
+	}
+}

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The kernel sends OPEN, not CREATE, for a name that exists, and all opens of an inode share one
+ * file. Who wants to write a committed object needs another inode: its OPEN is answered ESTALE
+ * once, the kernel walks the path again, and the LOOKUPs of that thread for that name are answered
+ * with a private inode (facts/fuse.md 1.12).
+ *
+ * A redirect holds a reference on the private inode, since the FORGET of the first LOOKUP comes
+ * between the two. It ends when it is used, or after a second: else the thread's next stat of that
+ * name would land on it.
+ */
+
+#include "fs/internal.h"
+
+#include <string.h>
+
+#define REDIRECT_NS INT64_C(1000000000)
+
+typedef struct Redirect {
+	/* What is looked up: an object, or a temporary file by its name. */
+	KvcObjectKey *key;   /* owned, or NULL */
+	KvcfsInode *dir;     /* owned reference, or NULL */
+	char *name;	     /* or NULL */
+	KvcfsInode *inode;   /* owned reference; NULL: only "its one retry is used" */
+	int64_t deadline_ns; /* CLOCK_MONOTONIC */
+} Redirect;
+
+static void
+redirect_free(Redirect *redirect)
+{
+	if (!redirect)
+		return;
+	if (redirect->key)
+		kvc_object_key_unref(redirect->key);
+	if (redirect->dir)
+		kvcfs_inode_unref(redirect->dir, 1);
+	if (redirect->inode)
+		kvcfs_inode_unref(redirect->inode, 1);
+	g_free(redirect->name);
+	g_free(redirect);
+}
+
+/* The redirect of TID leaves the table; to be freed without the lock. */
+static Redirect *
+steal_locked(Kvcfs *fs, pid_t tid)
+{
+	Redirect *redirect = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
+	g_hash_table_remove(fs->redirects, GINT_TO_POINTER(tid));
+	__atomic_store_n(&fs->n_redirects, g_hash_table_size(fs->redirects), __ATOMIC_RELEASE);
+	return redirect;
+}
+
+/* Those whose time is over, of all threads; to be freed without the lock. */
+static GPtrArray *
+steal_expired_locked(Kvcfs *fs, int64_t now)
+{
+	GPtrArray *expired = g_ptr_array_new_with_free_func((GDestroyNotify)redirect_free);
+	GHashTableIter iter;
+	Redirect *redirect;
+	g_hash_table_iter_init(&iter, fs->redirects);
+	while (g_hash_table_iter_next(&iter, NULL, (void **)&redirect)) {
+		if (redirect->deadline_ns > now)
+			continue;
+		g_ptr_array_add(expired, redirect);
+		g_hash_table_iter_remove(&iter);
+	}
+	__atomic_store_n(&fs->n_redirects, g_hash_table_size(fs->redirects), __ATOMIC_RELEASE);
+	return expired;
+}
+
+static void arm_sweep(Kvcfs *fs);
+
+static void
+sweep(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Kvcfs *fs = user;
+	int64_t now = why == KVCFS_WAKE_TIMEOUT ? kvcfs_now_ns() : INT64_MAX;
+	pthread_mutex_lock(&fs->names);
+	GPtrArray *expired = steal_expired_locked(fs, now);
+	bool is_empty = g_hash_table_size(fs->redirects) == 0;
+	fs->is_sweep_armed = !is_empty;
+	pthread_mutex_unlock(&fs->names);
+	g_ptr_array_unref(expired);
+	if (!is_empty)
+		arm_sweep(fs);
+}
+
+static void
+arm_sweep(Kvcfs *fs)
+{
+	kvcfs_pending_release(
+		kvcfs_pending_new(fs->pendings, NULL, kvcfs_now_ns() + REDIRECT_NS, sweep, fs));
+}
+
+/* REDIRECT (owned) becomes the one of TID. */
+static void
+add(Kvcfs *fs, pid_t tid, Redirect *redirect)
+{
+	redirect->deadline_ns = kvcfs_now_ns() + REDIRECT_NS;
+	pthread_mutex_lock(&fs->names);
+	Redirect *old = steal_locked(fs, tid);
+	g_hash_table_insert(fs->redirects, GINT_TO_POINTER(tid), redirect);
+	__atomic_store_n(&fs->n_redirects, g_hash_table_size(fs->redirects), __ATOMIC_RELEASE);
+	bool must_arm = !fs->is_sweep_armed;
+	fs->is_sweep_armed = true;
+	pthread_mutex_unlock(&fs->names);
+	redirect_free(old);
+	if (must_arm)
+		arm_sweep(fs);
+}
+
+void
+kvcfs_redirect_object(Kvcfs *fs, pid_t tid, KvcObjectKey *key, KvcfsInode *inode)
+{
+	Redirect *redirect = g_new0(Redirect, 1);
+	redirect->key = kvc_object_key_ref(key);
+	redirect->inode = inode;
+	add(fs, tid, redirect);
+}
+
+void
+kvcfs_redirect_temp(Kvcfs *fs, pid_t tid, KvcfsInode *dir, const char *name, KvcfsInode *inode)
+{
+	Redirect *redirect = g_new0(Redirect, 1);
+	redirect->dir = kvcfs_inode_ref(dir);
+	redirect->name = g_strdup(name);
+	redirect->inode = inode;
+	add(fs, tid, redirect);
+}
+
+static bool
+is_meant(const Redirect *redirect, const KvcfsInode *dir, const char *name, const KvcObjectKey *key)
+{
+	if (redirect->key)
+		return key && kvc_object_key_equal(redirect->key, key);
+	return redirect->dir == dir && strcmp(redirect->name, name) == 0;
+}
+
+KvcfsInode *
+kvcfs_redirect_lookup(KvcfsInode *dir, const char *name, pid_t tid)
+{
+	Kvcfs *fs = dir->fs;
+	KvcfsInode *inode = NULL;
+	if (__atomic_load_n(&fs->n_redirects, __ATOMIC_ACQUIRE) == 0 || !dir->scope)
+		return NULL;
+	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
+	pthread_mutex_lock(&fs->names);
+	const Redirect *redirect = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
+	if (redirect && redirect->inode && redirect->deadline_ns > kvcfs_now_ns() &&
+	    is_meant(redirect, dir, name, key))
+		inode = kvcfs_inode_ref_locked(redirect->inode);
+	pthread_mutex_unlock(&fs->names);
+	return inode;
+}
+
+bool
+kvcfs_redirect_take(KvcfsInode *inode, pid_t tid)
+{
+	Kvcfs *fs = inode->fs;
+	Redirect *taken = NULL;
+	if (__atomic_load_n(&fs->n_redirects, __ATOMIC_ACQUIRE) == 0)
+		return false;
+	pthread_mutex_lock(&fs->names);
+	const Redirect *redirect = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
+	if (redirect && redirect->inode == inode)
+		taken = steal_locked(fs, tid);
+	pthread_mutex_unlock(&fs->names);
+	redirect_free(taken);
+	return taken != NULL;
+}
+
+bool
+kvcfs_redirect_retry_once(Kvcfs *fs, pid_t tid, KvcObjectKey *key)
+{
+	pthread_mutex_lock(&fs->names);
+	Redirect *old = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
+	bool is_used = old && !old->inode && old->key && kvc_object_key_equal(old->key, key) &&
+		       old->deadline_ns > kvcfs_now_ns();
+	old = is_used ? steal_locked(fs, tid) : NULL;
+	pthread_mutex_unlock(&fs->names);
+	redirect_free(old);
+	if (!is_used)
+		kvcfs_redirect_object(fs, tid, key, NULL);
+	return !is_used;
+}
+
+void
+kvcfs_redirect_forget_retry(Kvcfs *fs, pid_t tid, const KvcObjectKey *key)
+{
+	if (__atomic_load_n(&fs->n_redirects, __ATOMIC_ACQUIRE) == 0)
+		return;
+	pthread_mutex_lock(&fs->names);
+	Redirect *old = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
+	bool is_mine = old && !old->inode && kvc_object_key_equal(old->key, key);
+	old = is_mine ? steal_locked(fs, tid) : NULL;
+	pthread_mutex_unlock(&fs->names);
+	redirect_free(old);
+}
+
+void
+kvcfs_redirects_drop_all(Kvcfs *fs)
+{
+	pthread_mutex_lock(&fs->names);
+	GPtrArray *all = steal_expired_locked(fs, INT64_MAX);
+	pthread_mutex_unlock(&fs->names);
+	g_ptr_array_unref(all);
+}

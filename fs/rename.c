@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * RENAME. A temporary file gets another name or is committed (temp-names.c). Plain files, their
+ * directories and prefix directories move within the engine's index, L2 follows in the background;
+ * a hash is the name of its bytes, and what is below a rank or model stays there: EXDEV, so that mv
+ * copies.
+ *
+ * Who looked at a name, key or scope before it changed holds no lock: the old ones live as long as
+ * the inode (kvcfs_inode_retire), and a look that finds nothing is repeated when they have changed.
+ */
+
+#include "fs/dir-log.h"
+#include "fs/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Plain files --------------------------------------------------------------------------- */
+
+/* OLD_KEY is NEW_KEY, in the engine and in our tables, in one step for who takes names. */
+static int
+move_key_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key, unsigned flags)
+{
+	int rc = kvc_storage_manager_rename(fs->sm, old_key, new_key, flags);
+	if (rc < 0)
+		return rc;
+	KvcfsInode *target = g_hash_table_lookup(fs->objects, new_key);
+	if (target) {
+		g_hash_table_remove(fs->objects, new_key);
+		target->is_unlinked = true;
+	}
+	kvcfs_staging_object_removed_locked(fs, new_key);
+	kvcfs_staging_object_moved_locked(fs, old_key, new_key);
+	KvcfsInode *inode = g_hash_table_lookup(fs->objects, old_key);
+	if (inode) {
+		g_hash_table_remove(fs->objects, old_key);
+		kvcfs_inode_set_key_locked(inode, new_key);
+		g_hash_table_insert(fs->objects, inode->key, inode);
+	}
+	return 0;
+}
+
+static int
+rename_file(KvcfsInode *dir,
+	    KvcObjectKey *old_key,
+	    KvcfsInode *new_dir,
+	    const char *new_name,
+	    unsigned flags)
+{
+	Kvcfs *fs = dir->fs;
+	if (kvcfs_tree_has_child(new_dir, new_name))
+		return -EISDIR;
+	g_autoptr(KvcObjectKey) new_key =
+		new_dir->kind == KVCFS_DIR ? kvcfs_name_to_key(new_dir->scope, new_name) : NULL;
+	if (!new_key)
+		return -EXDEV;
+	if (kvc_object_key_equal(old_key, new_key))
+		return 0;
+	pthread_mutex_lock(&fs->names);
+	int rc = move_key_locked(fs, old_key, new_key,
+				 flags & RENAME_NOREPLACE ? KVC_RENAME_NOREPLACE : 0);
+	pthread_mutex_unlock(&fs->names);
+	return rc;
+}
+
+/* ---- Directories of plain files ------------------------------------------------------------- */
+
+/* Moves every key of FROM to TO; 0 or the first -errno, then those that had moved are back. */
+static int
+move_keys_locked(Kvcfs *fs, KvcKeyScope *from, KvcKeyScope *to)
+{
+	g_autoptr(GPtrArray) moved =
+		g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+	KvcListEntry entry;
+	uint64_t after = 0;
+	int rc = 0;
+	while (rc == 0 &&
+	       kvc_storage_manager_list(fs->sm, from, UINT32_MAX, after, &entry, 1) == 1) {
+		g_autoptr(KvcObjectKey) old_key = entry.key;
+		g_autoptr(KvcObjectKey) new_key = kvc_object_key_new(
+			to, old_key->space, old_key->chunk_hash, old_key->chunk_hash_len, NULL);
+		after = entry.info.sequence;
+		rc = move_key_locked(fs, old_key, new_key, 0);
+		if (rc == -ENOENT)
+			rc = 0;
+		else if (rc == 0)
+			g_ptr_array_add(moved, g_steal_pointer(&new_key));
+	}
+	for (guint i = 0; rc < 0 && i < moved->len; i++) {
+		KvcObjectKey *key = moved->pdata[i];
+		g_autoptr(KvcObjectKey) back = kvc_object_key_new(from, key->space, key->chunk_hash,
+								  key->chunk_hash_len, NULL);
+		move_key_locked(fs, key, back, 0);
+	}
+	return rc;
+}
+
+/* Gives the directory INODE the plain scope of PATH, with all its files: 0 or -errno. */
+static int
+move_directory_locked(KvcfsInode *inode, const char *path)
+{
+	Kvcfs *fs = inode->fs;
+	KvcKeyScope *old = inode->scope;
+	KvcKeyScope *scope = kvc_key_scope_new_plain(path, NULL);
+	int rc = move_keys_locked(fs, old, scope);
+	if (rc < 0) {
+		kvc_key_scope_unref(scope);
+		return rc;
+	}
+	kvcfs_staging_scope_moved_locked(fs, old, scope);
+	if (g_hash_table_lookup(fs->dirs, old) == inode)
+		g_hash_table_remove(fs->dirs, old);
+	__atomic_store_n(&inode->scope, scope, __ATOMIC_RELEASE);
+	g_hash_table_insert(fs->dirs, scope, inode);
+	kvcfs_inode_retire_locked(inode, old, (GDestroyNotify)kvc_key_scope_unref);
+	return 0;
+}
+
+static bool
+has_rank_locked(KvcfsInode *dir)
+{
+	GHashTableIter iter;
+	KvcfsInode *child;
+	g_hash_table_iter_init(&iter, dir->children);
+	while (g_hash_table_iter_next(&iter, NULL, (void **)&child))
+		if (child->kind == KVCFS_RANK || has_rank_locked(child))
+			return true;
+	return false;
+}
+
+/* DIR and everything below gets the path PATH. An error leaves what has moved where it is then. */
+static int
+move_tree_locked(KvcfsInode *dir, const char *path)
+{
+	GHashTableIter iter;
+	KvcfsInode *child;
+	int rc = move_directory_locked(dir, path);
+	g_hash_table_iter_init(&iter, dir->children);
+	while (rc == 0 && g_hash_table_iter_next(&iter, NULL, (void **)&child)) {
+		g_autofree char *below = g_strdup_printf("%s/%s", path, child->name);
+		rc = move_tree_locked(child, below);
+	}
+	return rc;
+}
+
+/* What is in the way: 0 it is gone, or -errno. */
+static int
+clear_place(KvcfsInode *new_dir, const char *new_name, unsigned flags)
+{
+	if (!kvcfs_tree_has_child(new_dir, new_name))
+		return 0;
+	return flags & RENAME_NOREPLACE ? -EEXIST : kvcfs_tree_rmdir(new_dir, new_name);
+}
+
+static int
+rename_directory(KvcfsInode *dir,
+		 const char *name,
+		 KvcfsInode *new_dir,
+		 const char *new_name,
+		 unsigned flags)
+{
+	Kvcfs *fs = dir->fs;
+	if (new_dir->kind != KVCFS_DIR || new_name[0] == '@')
+		return -EXDEV;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *child = g_hash_table_lookup(dir->children, name);
+	bool may_move = child && child->kind == KVCFS_DIR && !has_rank_locked(child);
+	pthread_mutex_unlock(&fs->names);
+	if (!may_move)
+		return child ? -EXDEV : -ENOENT;
+	int rc = clear_place(new_dir, new_name, flags);
+	if (rc < 0)
+		return rc;
+	g_autofree char *old_path = g_strdup(child->scope->model_name);
+	g_autofree char *path = kvcfs_tree_path(new_dir, new_name);
+	pthread_mutex_lock(&fs->names);
+	rc = move_tree_locked(child, path);
+	if (rc == 0) {
+		kvcfs_tree_move_locked(child, new_dir, new_name);
+		kvcfs_dir_log_rename(fs->dir_log, old_path, path);
+	} else {
+		move_tree_locked(child, old_path);
+	}
+	pthread_mutex_unlock(&fs->names);
+	kvcfs_dir_log_settle(fs->dir_log);
+	return rc;
+}
+
+/* ---- RENAME -------------------------------------------------------------------------------- */
+
+static bool
+is_temporary(KvcfsInode *dir, const char *name)
+{
+	pthread_mutex_lock(&dir->fs->names);
+	bool found = kvcfs_temp_lookup_locked(dir, name) != NULL;
+	pthread_mutex_unlock(&dir->fs->names);
+	return found;
+}
+
+static int
+rename_object(KvcfsInode *dir,
+	      const char *name,
+	      KvcfsInode *new_dir,
+	      const char *new_name,
+	      unsigned flags)
+{
+	g_autoptr(KvcObjectKey) key = dir->scope ? kvcfs_name_to_key(dir->scope, name) : NULL;
+	bool exists = key && kvcfs_object_exists(dir->fs, key) &&
+		      (dir->kind != KVCFS_PREFIX || kvcfs_prefix_has(dir, key));
+	if (!exists)
+		return key ? -ENOENT : -EXDEV;
+	return key->space == KVC_SPACE_PLAIN ? rename_file(dir, key, new_dir, new_name, flags)
+					     : -EXDEV;
+}
+
+static int
+rename_entry(KvcfsInode *dir,
+	     const char *name,
+	     KvcfsInode *new_dir,
+	     const char *new_name,
+	     unsigned flags)
+{
+	if (is_temporary(dir, name))
+		return kvcfs_temp_rename(dir, name, new_dir, new_name, flags);
+	if (dir == new_dir && strcmp(name, new_name) == 0)
+		return 0;
+	if (kvcfs_tree_has_child(dir, name))
+		return rename_directory(dir, name, new_dir, new_name, flags);
+	if (dir->kind == KVCFS_RANK && !kvcfs_name_is_hash(name))
+		return dir == new_dir ? kvcfs_prefix_rename(dir, name, new_name, flags) : -EXDEV;
+	return rename_object(dir, name, new_dir, new_name, flags);
+}
+
+void
+kvcfs_op_rename(fuse_req_t req,
+		fuse_ino_t parent,
+		const char *name,
+		fuse_ino_t new_parent,
+		const char *new_name,
+		unsigned flags)
+{
+	Kvcfs *fs = kvcfs_of(req);
+	KvcfsInode *dir = kvcfs_inode_of(fs, parent);
+	KvcfsInode *new_dir = kvcfs_inode_of(fs, new_parent);
+	int rc;
+	if (flags & ~RENAME_NOREPLACE)
+		rc = -EINVAL;
+	else if (dir->kind == KVCFS_CONTROL_ROOT || new_dir->kind == KVCFS_CONTROL_ROOT ||
+		 kvcfs_is_control_root(dir, name) || kvcfs_is_control_root(new_dir, new_name))
+		rc = -EACCES;
+	else if (strlen(new_name) > KVC_NAME_MAX_BYTES)
+		rc = -ENAMETOOLONG;
+	else if (__atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED))
+		rc = -EROFS;
+	else
+		rc = rename_entry(dir, name, new_dir, new_name, flags);
+	fuse_reply_err(req, -rc);
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * The names of temporary files: visible while they are written, memory only, and what becomes of
+ * them by unlink and rename. A rename to an ordinary name commits.
+ */
+
+#include "fs/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+KvcfsInode *
+kvcfs_temp_lookup_locked(KvcfsInode *dir, const char *name)
+{
+	return dir->temps ? g_hash_table_lookup(dir->temps, name) : NULL;
+}
+
+/* Removes the name; returns the table's reference for the caller to drop without the lock. */
+static KvcfsInode *
+remove_temp_locked(KvcfsInode *dir, const char *name)
+{
+	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
+	if (!inode)
+		return NULL;
+	g_hash_table_remove(dir->temps, name);
+	inode->staging->temp_dir = NULL;
+	g_clear_pointer(&inode->staging->temp_name, g_free);
+	return inode;
+}
+
+KvcfsInode *
+kvcfs_temp_add_locked(KvcfsInode *dir, const char *name, KvcfsInode *inode)
+{
+	KvcfsInode *old = remove_temp_locked(dir, name);
+	if (old)
+		old->is_unlinked = true;
+	if (!dir->temps)
+		dir->temps = g_hash_table_new(g_str_hash, g_str_equal);
+	inode->staging->temp_dir = dir;
+	inode->staging->temp_name = g_strdup(name);
+	inode->staging->sequence = ++dir->fs->next_temp;
+	g_hash_table_insert(dir->temps, inode->staging->temp_name, kvcfs_inode_ref_locked(inode));
+	return old;
+}
+
+/* ---- Names of temporary files -------------------------------------------------------------- */
+
+void
+kvcfs_temp_forget(KvcfsInode *inode)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	inode->is_unlinked = true;
+	pthread_mutex_unlock(&inode->fs->names);
+	kvcfs_staging_drop_if_idle(inode);
+	kvcfs_inode_unref(inode, 1);
+}
+
+int
+kvcfs_temp_unlink(KvcfsInode *dir, const char *name)
+{
+	pthread_mutex_lock(&dir->fs->names);
+	KvcfsInode *inode = remove_temp_locked(dir, name);
+	pthread_mutex_unlock(&dir->fs->names);
+	if (!inode)
+		return -ENOENT;
+	kvcfs_temp_forget(inode);
+	return 0;
+}
+
+/* rename onto .keys: the temporary file's text becomes the chain, the file is gone. */
+static int
+rename_to_keys(KvcfsInode *dir, const char *name, KvcfsInode *prefix)
+{
+	Kvcfs *fs = dir->fs;
+	g_autofree char *text = NULL;
+	ssize_t n = -ENOENT;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
+	if (inode && kvc_l1_object_get_bytes(inode->staging->object) > KVCFS_CHAIN_MAX_BYTES) {
+		n = -EFBIG;
+	} else if (inode) {
+		uint64_t bytes = kvc_l1_object_get_bytes(inode->staging->object);
+		text = g_malloc(bytes + 1);
+		n = pread(kvc_l1_object_get_fd(inode->staging->object), text, bytes, 0);
+		n = n < 0 ? -errno : n;
+	}
+	pthread_mutex_unlock(&fs->names);
+	if (n < 0)
+		return (int)n;
+	int rc = kvcfs_prefix_replace(prefix, text, (size_t)n);
+	return rc < 0 ? rc : kvcfs_temp_unlink(dir, name);
+}
+
+/* From one temporary name to another. */
+static int
+rename_temp(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const char *new_name)
+{
+	Kvcfs *fs = dir->fs;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = remove_temp_locked(dir, name);
+	KvcfsInode *displaced = inode ? kvcfs_temp_add_locked(new_dir, new_name, inode) : NULL;
+	pthread_mutex_unlock(&fs->names);
+	if (displaced)
+		kvcfs_temp_forget(displaced);
+	if (!inode)
+		return -ENOENT;
+	kvcfs_inode_unref(inode, 1);
+	return 0;
+}
+
+static int
+rename_to_object(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const char *new_name)
+{
+	Kvcfs *fs = dir->fs;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
+	int rc = inode ? kvcfs_write_proof_damage(fs, inode->staging, NULL) : -ENOENT;
+	bool is_open = false;
+	if (rc == 0) {
+		remove_temp_locked(dir, name);
+		is_open = kvcfs_staging_set_name_locked(inode, new_dir, new_name);
+	}
+	pthread_mutex_unlock(&fs->names);
+	if (rc < 0)
+		return rc;
+	/* If a writer still has it open, its close commits. */
+	if (!is_open)
+		rc = kvcfs_staging_commit(inode);
+	kvcfs_inode_unref(inode, 1);
+	return rc;
+}
+
+static bool
+exists(KvcfsInode *dir, const char *name)
+{
+	Kvcfs *fs = dir->fs;
+	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
+	if (key)
+		return kvcfs_object_exists(fs, key) &&
+		       (dir->kind != KVCFS_PREFIX || kvcfs_prefix_has(dir, key));
+	pthread_mutex_lock(&fs->names);
+	bool found = kvcfs_temp_lookup_locked(dir, name) != NULL;
+	pthread_mutex_unlock(&fs->names);
+	return found;
+}
+
+int
+kvcfs_temp_rename(KvcfsInode *dir,
+		  const char *name,
+		  KvcfsInode *new_dir,
+		  const char *new_name,
+		  unsigned flags)
+{
+	KvcfsNameClass class = kvcfs_name_classify(new_dir->scope, new_name);
+	if (new_dir->kind == KVCFS_PREFIX && strcmp(new_name, KVCFS_KEYS_FILE) == 0)
+		return flags & RENAME_NOREPLACE ? -EEXIST : rename_to_keys(dir, name, new_dir);
+	if (class == KVCFS_NAME_OTHER)
+		return -EINVAL;
+	if (kvcfs_tree_has_child(new_dir, new_name))
+		return -EISDIR;
+	if ((flags & RENAME_NOREPLACE) && exists(new_dir, new_name))
+		return -EEXIST;
+	if (class == KVCFS_NAME_TEMPORARY)
+		return rename_temp(dir, name, new_dir, new_name);
+	return rename_to_object(dir, name, new_dir, new_name);
+}

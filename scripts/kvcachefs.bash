@@ -1,0 +1,48 @@
+# shellcheck shell=bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# Completion for bash. The names come from "kvcachefs --help", so they are always those of the installed program.
+
+# _kvcachefs_help TITLE: the first words below the line that begins with TITLE, up to an empty line.
+_kvcachefs_help() {
+	"${COMP_WORDS[0]}" --help 2>/dev/null |
+		awk -v title="$1" 'index($0, title) == 1 { on = 1; next } !NF { on = 0 } on'
+}
+
+_kvcachefs_words() {
+	case $1 in
+	--io-mode) echo auto passthrough direct ;;
+	--l2-adapter) _kvcachefs_help "L2 adapters" | awk '/^  [^ ]/ && $1 != "every" { print "type=" $1 }' ;;
+	--l2-store-policy) _kvcachefs_help "Store policies" | awk '{ print $1 }' ;;
+	--l2-prefetch-policy) _kvcachefs_help "Prefetch policies" | awk '{ print $1 }' ;;
+	--eviction-policy) _kvcachefs_help "Eviction policies" | awk '{ print $1 }' ;;
+	esac
+}
+
+_kvcachefs() {
+	local word=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD - 1]}
+	# "--io-mode=x" is three words here.
+	if [[ $word == "=" ]]; then
+		word=
+	elif [[ $option == "=" ]]; then
+		option=${COMP_WORDS[COMP_CWORD - 2]}
+	fi
+	COMPREPLY=()
+	case $option in
+	--io-mode | --l2-adapter | --*-policy)
+		mapfile -t COMPREPLY < <(compgen -W "$(_kvcachefs_words "$option")" -- "$word")
+		;;
+	--config) mapfile -t COMPREPLY < <(compgen -f -- "$word") ;;
+	--state-dir) mapfile -t COMPREPLY < <(compgen -d -- "$word") ;;
+	*)
+		if [[ $word == -* ]]; then
+			mapfile -t COMPREPLY < <(compgen -W "$(_kvcachefs_help Options: |
+				grep -oE -- '(^|[ ,])--?[a-zA-Z][a-z0-9-]*')" -- "$word")
+		else
+			mapfile -t COMPREPLY < <(compgen -d -- "$word")
+		fi
+		;;
+	esac
+}
+
+complete -o nospace -F _kvcachefs kvcachefs mount.kvcachefs

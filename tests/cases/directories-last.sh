@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# A directory that somebody made is there until somebody removes it, with its mode and owner, also when the daemon is
+# restarted or killed, and although no object is below it.
+#
+# parallel
+
+. "$(dirname "$0")/lib.sh"
+
+# tree: the directories below the mount, with mode and owner. (Prefix directories are stored as objects are.)
+tree() {
+	find "$MNT" -mindepth 1 \( -path "$MNT/.kvcache" -o -name prefix \) -prune -o -type d -printf '%P %m %U:%G\n' | sort
+}
+
+start_fs
+mkdir -p "$MNT/org/model/@01000100" "$MNT/org/other" "$MNT/with blank"$'\n'"line"
+mkdir -m 0700 "$MNT/private"
+mkdir -m 1777 "$MNT/private/below"
+chmod 2750 "$MNT/org/other"
+if ((EUID == 0)); then
+	chown 12:34 "$MNT/org/other" "$MNT/org/model/@01000100"
+fi
+mkdir "$MNT/gone" "$MNT/gone/deep"
+rmdir "$MNT/gone/deep" "$MNT/gone"
+mkdir "$MNT/org/model/@01000100/prefix"
+prefix=$MNT/org/model/@01000100/prefix
+before=$(tree)
+echo "$before"
+restart_fs
+assert_eq "$before" "$(tree)" "directories after a restart"
+[[ -d $prefix ]] || fail "the prefix directory is not there after a restart"
+kill_fs
+start_fs
+assert_eq "$before" "$(tree)" "directories after a kill"
+
+# What was done last before a kill counts.
+mkdir "$MNT/last"
+kill_fs
+start_fs
+[[ -d $MNT/last ]] || fail "a directory made right before a kill is not there"
+rmdir "$MNT/last"
+kill_fs
+start_fs
+[[ ! -e $MNT/last ]] || fail "a directory removed right before a kill is there"
+assert_eq "$before" "$(tree)" "directories after several kills"
+
+# Objects make directories too, which need not be remembered: they are there as long as the object is.
+mkchunk "$WORK/data" 64K
+cp "$WORK/data" "$MNT/org/model/@01000100/$(chunk_hash 0)"
+restart_fs
+assert_same "$WORK/data" "$MNT/org/model/@01000100/$(chunk_hash 0)"
+expect_errno ENOTEMPTY rmdir "$MNT/org/model/@01000100"
+rm "$MNT/org/model/@01000100/$(chunk_hash 0)"
+assert_eq .keys "$(ls -A "$prefix")" "what is in the empty prefix directory"
+rmdir "$prefix" "$MNT/org/model/@01000100" "$MNT/org/model"
+restart_fs
+[[ -d $MNT/org && ! -e $MNT/org/model ]] || fail "a removed directory is back"
+stop_fs
+
+# Private; and what is no log of ours, or cannot be written, is named and left as it is.
+assert_eq 700 "$(stat -c %a "$STATE")" "mode of the state directory"
+# refused WORD: a start fails, and says WORD.
+refused() {
+	local rc=0
+	timeout 20 "$KVCACHEFS" --l1-size "$L1_SIZE" --state-dir "$STATE" "$MNT" >"$WORK/out" 2>&1 || rc=$?
+	cat "$WORK/out"
+	((rc != 0 && rc < 124)) || fail "exit $rc"
+	grep -qF -- "$1" "$WORK/out" || fail "the message does not say \"$1\""
+	! is_mounted || fail "mounted"
+}
+mv "$STATE/directories" "$WORK/aside"
+printf 'kvcachefs directories 0\nx\n' >"$STATE/directories"
+refused "$STATE/directories"
+expect_output $'kvcachefs directories 0\nx' cat "$STATE/directories"
+mv "$WORK/aside" "$STATE/directories"
+chmod 0777 "$STATE"
+refused "$STATE"
+chmod 0700 "$STATE"
+mkdir "$STATE/directories.new"
+refused "$STATE/directories"
+rmdir "$STATE/directories.new"
+start_fs
+[[ -d $MNT/private/below ]] || fail "directories are lost after refused starts"
+stop_fs
+
+# A full disk: the mount goes on, says so, and writes what it has once there is room.
+((EUID == 0)) || exit 0
+mkdir "$WORK/small"
+mount -t tmpfs -o size=64k,mode=0700 none "$WORK/small" || skip "no tmpfs"
+trap 'umount -l "$WORK/small" 2>/dev/null; case_ended' EXIT
+STATE=$WORK/small/state
+start_fs
+assert_eq ok "$(status directory_log)" directory_log
+dd if=/dev/zero of="$WORK/small/filler" bs=4k status=none 2>/dev/null || true
+for i in {1..100}; do
+	mkdir "$MNT/a-directory-with-a-long-name-that-needs-some-room-in-the-log-of-directories-$i"
+done
+wait_until 20 "health says so" status_is health degraded
+assert_eq "No space left on device" "$(status directory_log)" directory_log
+rm "$WORK/small/filler"
+wait_until 20 "health is ok" status_is health ok
+before=$(tree)
+kill_fs
+start_fs
+assert_eq "$before" "$(tree)" "directories after a full disk"
+stop_fs

@@ -1,0 +1,184 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# A start that cannot be says why in one line that names the offender, with exit status 2 where the command line is
+# wrong and 1 elsewhere, and leaves nothing mounted.
+#
+# parallel
+
+. "$(dirname "$0")/lib.sh"
+
+n=0
+
+# refused STATUS TEXT COMMAND...: its last and only line begins with "kvcachefs: " and contains TEXT.
+refused() {
+	local status=$1 text=$2 said rc=0
+	shift 2
+	said=$("$@" 2>&1 >/dev/null) || rc=$?
+	# Where no tmpfs can be made the daemon says so first.
+	said=$(grep -v "l1 memory: no private tmpfs" <<<"$said" || true)
+	[[ $said == "kvcachefs: "*"$text"* && $said != *$'\n'* ]] || fail "$*: '$text' is not what it says: $said"
+	assert_eq "$status" "$rc" "exit status of: $said"
+	! is_mounted || fail "mounted all the same: $*"
+	n=$((n + 1))
+}
+
+# start OPTION...: as a person would, but with a state directory of ours.
+start() {
+	"$KVCACHEFS" --state-dir "$STATE" --l1-size 64M "$@" "$MNT"
+}
+
+fs_at() {
+	start --l2-adapter "type=fs,base_path=$1"
+}
+
+# ---- The command line ------------------------------------------------------------------------
+
+refused 2 'unknown option "--l1-siz"; did you mean "--l1-size"?' start --l1-siz=1G
+refused 2 'unknown option "--zzz"' start --zzz
+refused 2 'unknown option "-q"' start -q
+refused 2 'no mount point' "$KVCACHEFS" --l1-size 64M
+refused 2 '"two" is too many' "$KVCACHEFS" one two
+refused 2 'Missing argument for --l1-size' "$KVCACHEFS" --l1-size
+for size in 12X -1 "" 1.5G G " 1G"; do
+	refused 2 "--l1-size: \"$size\" is not a size" start --l1-size "$size"
+done
+refused 2 '--l1-size: must not be 0' start --l1-size 0
+refused 2 '--l1-size: 4096 bytes' start --l1-size 4K
+refused 2 '--l1-size: 1125899906842624 bytes' start --l1-size 1024T
+refused 2 '"99999999999G" is more than 64 bits hold' start --l1-size 99999999999G
+refused 2 '--eviction-ratio: 2 is not within 0.001..1' start --eviction-ratio 2
+refused 2 '--readahead: 1025 is not within 0..1024' start --readahead 1025
+refused 2 '--readahead: "1.5" is not a whole number' start --readahead 1.5
+refused 2 '--lookup-wait: -1 is not within' start --lookup-wait -1
+refused 2 '--drain-timeout: "soon" is not a number' start --drain-timeout soon
+refused 2 '--io-mode: "fast" is none of auto, passthrough, direct' start --io-mode fast
+refused 2 'no eviction policy "lur"' start --eviction-policy lur
+refused 2 'no store policy "x"' start --l2-store-policy x
+refused 2 'no prefetch policy "x"' start --l2-prefetch-policy x
+refused 2 '--temp-names: "a/b"' start --temp-names '*.x,a/b'
+refused 2 '--temp-names: ""' start --temp-names '*.x,,'
+
+# Mount options.
+refused 2 'mount options: unknown option "noatim"; did you mean "noatime"?' start -o noatim
+refused 2 'mount options: unknown option "l1size"; did you mean "l1-size"?' start -o rw,l1size=3
+refused 2 'mount options: unknown option "foreground"' start -o foreground
+refused 2 'mount options: "ro" takes no value' start -o ro=1
+refused 2 'mount options: "fsname" needs a value' start -o fsname
+refused 2 'mount options: subtype "other"' start -o subtype=other
+refused 2 'mount options: --lookup-wait: "x" is not a number' start -o lookup-wait=x
+
+# Specifications of adapters: where they are wrong.
+refused 2 'at position 9 a key is expected' start --l2-adapter 'type=fs,=x'
+refused 2 "at position 18 a '=' is expected" start --l2-adapter 'type=fs,base_path'
+refused 2 'key "workers" is there twice, again at position 19' start --l2-adapter 'type=fs,workers=1,workers=2'
+refused 2 'a "type" is needed' start --l2-adapter 'base_path=/x'
+refused 2 'no L2 adapter "sf"' start --l2-adapter 'type=sf'
+refused 2 'no option "base_pat", did you mean "base_path"?' start --l2-adapter 'type=fs,base_pat=/x'
+refused 2 'needs the option "base_path"' start --l2-adapter 'type=fs'
+refused 2 'option "workers"' start --l2-adapter "type=fs,base_path=$L2,workers=65"
+refused 2 'option "io_depth_bytes": "1Q" is not a size' start --l2-adapter "type=fs,base_path=$L2,io_depth_bytes=1Q"
+refused 2 'base_path "relative" is not an absolute path' fs_at relative
+if "$KVCACHEFS" --help | grep -q 'base_path' && ! start --l2-adapter '{"type":"fs"' 2>&1 | grep -q 'has no JSON'; then
+	refused 2 'the object is not closed at position 13' start --l2-adapter '{"type":"fs"'
+	refused 2 ':1:13: ' start --l2-adapter '{"type":"fs",}'
+	refused 2 'key "type" is there twice' start --l2-adapter '{"type":"fs","type":"fs"}'
+	refused 2 'key "base_path" is' start --l2-adapter '{"type":"fs","base_path":[1]}'
+fi
+
+# The configuration file.
+config() {
+	printf '%s\n' "$@" >"$WORK/config"
+	start --config "$WORK/config"
+}
+refused 2 "--config: $WORK/absent: No such file" start --config "$WORK/absent"
+refused 2 "$WORK/config:3: unknown key \"l2-adaptor\"; did you mean \"l2-adapter\"?" \
+	config '[kvcachefs]' '# a comment' 'l2-adaptor=type=mock'
+refused 2 "$WORK/config:2: unknown key \"lookup-wait.1\"" config '[kvcachefs]' 'lookup-wait.1=3'
+refused 2 "$WORK/config:2: unknown key \"help\"" config '[kvcachefs]' 'help=true'
+refused 2 "$WORK/config:2: --readahead: \"many\" is not a number" config '[kvcachefs]' 'readahead = many'
+refused 2 "$WORK/config:2: --foreground: neither true nor false" config '[kvcachefs]' 'foreground=perhaps'
+refused 2 "$WORK/config:2: mount options: unknown option \"rwx\"" config '[kvcachefs]' 'options=rwx'
+refused 2 'unknown group [other]' config '[kvcachefs]' '[other]'
+refused 2 'no group [kvcachefs]' config ''
+refused 2 "$WORK/config: " config 'not a key file'
+
+# ---- Directories -----------------------------------------------------------------------------
+
+: >"$WORK/file"
+ln -s "$MNT" "$WORK/link"
+refused 1 "mount point $WORK/absent does not exist" "$KVCACHEFS" --state-dir "$STATE" "$WORK/absent"
+refused 1 "mount point $WORK/file is not a directory" "$KVCACHEFS" --state-dir "$STATE" "$WORK/file"
+refused 1 "mount point $WORK/file/x: Not a directory" "$KVCACHEFS" --state-dir "$STATE" "$WORK/file/x"
+refused 1 "state directory $WORK/file/x: Not a directory" start --state-dir "$WORK/file/x"
+refused 1 'state directory /proc/absent: ' start --state-dir /proc/absent
+refused 1 "\"$WORK/file\": Not a directory" fs_at "$WORK/file"
+refused 1 "\"$WORK/file/x\": Not a directory" fs_at "$WORK/file/x"
+refused 1 '"/proc/absent": ' fs_at /proc/absent
+for inside in "$MNT" "$MNT/x" "$WORK/link" "$WORK/link/x/y" "$WORK/../${WORK##*/}/mnt/x"; do
+	refused 2 "base_path \"$inside\" is inside the mount point $MNT" fs_at "$inside"
+	[[ $inside == *..* ]] || refused 2 "state directory \"$inside\" is inside the mount point $MNT" start --state-dir "$inside"
+done
+refused 2 "the mount point $MNT is inside base_path \"$WORK\"" fs_at "$WORK"
+
+# ---- Name spaces of our own: what is read-only, missing or not for us --------------------------
+
+require_cmd unshare
+unshare -m true 2>/dev/null || skip "no mount name spaces"
+export KVCACHEFS MNT STATE WORK L2
+
+# isolated SCRIPT: in a mount name space of its own.
+isolated() {
+	unshare -m --propagation private bash -c "$1"
+}
+
+mkdir "$WORK/read-only"
+refused 1 "base_path \"$WORK/read-only\": Read-only file system" isolated \
+	'mount -t tmpfs -o ro none "$WORK/read-only" && "$KVCACHEFS" --state-dir "$STATE" --l2-adapter "type=fs,base_path=$WORK/read-only" "$MNT"'
+refused 1 "state directory $WORK/read-only/x: Read-only file system" isolated \
+	'mount -t tmpfs -o ro none "$WORK/read-only" && "$KVCACHEFS" --state-dir "$WORK/read-only/x" "$MNT"'
+refused 1 "/dev/fuse: No such device or address" isolated \
+	'mount --bind /dev/null /dev/fuse && "$KVCACHEFS" --state-dir "$STATE" "$MNT"'
+
+# As an ordinary user, who reaches no fusermount3 with the right to mount.
+require_cmd setpriv
+run_as_nobody='setpriv --reuid 65534 --regid 65534 --clear-groups --inh-caps=-all env XDG_STATE_HOME="$WORK/home" "$KVCACHEFS"'
+mkdir "$WORK/home"
+chmod 777 "$WORK/home" "$MNT"
+chmod 755 "$WORK"
+# device MODE: /dev/fuse with another mode.
+device() {
+	echo 'mount -t tmpfs -o mode=755 none "$WORK/dev" && mknod "$WORK/dev/fuse" c 10 229 &&' \
+		"chmod $1 \"\$WORK/dev/fuse\" && mount --bind \"\$WORK/dev/fuse\" /dev/fuse"
+}
+mkdir "$WORK/dev"
+if setpriv --reuid 65534 --regid 65534 --clear-groups test -x "$KVCACHEFS" -a -w "$MNT"; then
+	refused 1 "/dev/fuse: Permission denied" isolated \
+		"$(device 600); $run_as_nobody \"\$MNT\""
+	refused 1 "mount options: allow_other is for root, unless /etc/fuse.conf has the line user_allow_other" isolated \
+		"$(device 666); : >\"\$WORK/fuse.conf\"; mount --bind \"\$WORK/fuse.conf\" /etc/fuse.conf; $run_as_nobody -o allow_other \"\$MNT\""
+	refused 1 "cannot mount $MNT: fuse: failed to exec fusermount3" isolated \
+		"$(device 666); mount --bind /dev/null \"\$(command -v fusermount3)\"; $run_as_nobody \"\$MNT\""
+	refused 1 "cannot mount $MNT: fusermount3: mount failed: Operation not permitted" isolated \
+		"$(device 666); cp \"\$(command -v fusermount3)\" \"\$WORK/\"; mount --bind \"\$WORK/fusermount3\" \"\$(command -v fusermount3)\"; $run_as_nobody \"\$MNT\""
+	refused 1 "state directory $WORK/state: Permission denied" isolated \
+		"mkdir -p -m 700 \"\$STATE\"; $run_as_nobody --state-dir \"\$STATE\" \"\$MNT\""
+else
+	echo "not tried as an ordinary user: it cannot reach $KVCACHEFS or $MNT"
+fi
+echo "errors: $n"
+
+# ---- A mount that is there -------------------------------------------------------------------
+
+start_fs
+said=$(start 2>&1) && fail "a second mount on a live one"
+assert_eq "kvcachefs: $MNT is already mounted" "$said" "a start on a live mount"
+said=$("$KVCACHEFS" --state-dir "$WORK/other-state" "$MNT" 2>&1) && fail "a second mount with another state directory"
+assert_eq "kvcachefs: $MNT is already mounted" "$said" "a start on a live mount, from another state directory"
+# Killed, it leaves a stale mount, which the next start removes.
+kill_fs
+expect_errno ENOTCONN stat "$MNT/.kvcache"
+start_fs
+expect_errno 0 stat "$MNT/.kvcache"
+stop_fs
+! is_mounted || fail "still mounted: the stale mount was below the new one"
