@@ -146,6 +146,20 @@ make_room(void *user, uint64_t bytes, unsigned files)
 	return evict(c, lacking_bytes, lacking_files, is_evictable);
 }
 
+/* One round of eviction, if there is cause for it. */
+static void
+evict_down(KvcEvictionController *c)
+{
+	if (!is_above_watermark(c))
+		return;
+	double bytes = c->ratio * (double)kvc_l1_memory_used(c->memory);
+	double files = c->ratio * (double)kvc_l1_memory_files(c->memory);
+	bool by_files = (double)kvc_l1_memory_files(c->memory) >=
+			c->watermark * (double)kvc_l1_memory_files_limit(c->memory);
+	evict(c, by_files ? 0 : (uint64_t)bytes, by_files ? (size_t)files : 0,
+	      is_evictable_and_stored);
+}
+
 static void *
 eviction_thread(void *data)
 {
@@ -156,15 +170,11 @@ eviction_thread(void *data)
 		__atomic_store_n(&c->is_waiting, 1, __ATOMIC_RELAXED);
 		kvc_cond_wait_until(&c->wake, &c->lock, kvc_now_ns() + PERIOD_NS);
 		__atomic_store_n(&c->is_waiting, 0, __ATOMIC_RELAXED);
-		if (c->is_stopping || !is_above_watermark(c))
-			continue;
+		if (c->is_stopping)
+			break;
 		kvc_mutex_unlock(&c->lock);
-		double bytes = c->ratio * (double)kvc_l1_memory_used(c->memory);
-		double files = c->ratio * (double)kvc_l1_memory_files(c->memory);
-		bool by_files = (double)kvc_l1_memory_files(c->memory) >=
-				c->watermark * (double)kvc_l1_memory_files_limit(c->memory);
-		evict(c, by_files ? 0 : (uint64_t)bytes, by_files ? (size_t)files : 0,
-		      is_evictable_and_stored);
+		kvc_l1_memory_sweep(c->memory);
+		evict_down(c);
 		kvc_mutex_lock(&c->lock);
 	}
 	kvc_mutex_unlock(&c->lock);

@@ -13,6 +13,7 @@
 #include <liburing.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -79,6 +80,15 @@ bool
 kvc_io_is_direct_refused(int errnum)
 {
 	return errnum == EINVAL || errnum == EOPNOTSUPP || errnum == ENOTSUP || errnum == EPERM;
+}
+
+int
+kvc_reopen(int fd, int flags)
+{
+	char path[32];
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	int again = open(path, flags | O_CLOEXEC);
+	return again < 0 ? -errno : again;
 }
 
 int

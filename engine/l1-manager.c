@@ -263,6 +263,8 @@ charge_or_make_room(KvcL1Manager *m, uint64_t bytes, unsigned files)
 	for (unsigned try = 0; try < MAKE_ROOM_TRIES; try++) {
 		if (kvc_l1_memory_charge(m->memory, bytes, files))
 			return true;
+		if (kvc_l1_memory_sweep(m->memory))
+			continue;
 		if (try > 1)
 			g_usleep(200); /* who looks at a victim is done soon */
 		if (!m->make_room || !can_make_room(m, bytes) ||
@@ -428,14 +430,48 @@ attach_locked(KvcL1Manager *m, Shard *shard, KvcL1Object *object, bool dirty)
 	recount_free_locked(m, object);
 }
 
-/* Trims a staging object to its size; after this its fields are immutable. */
+/* Somebody can still write the file: what is published is a copy that he cannot reach. */
+static int
+make_private(KvcL1Manager *m, KvcL1Object *object)
+{
+	uint64_t bytes = object->charged_bytes;
+	int rc = -ENOSPC;
+	if (charge_or_make_room(m, bytes, 1)) {
+		rc = kvc_l1_object_make_private(object);
+		if (rc < 0)
+			kvc_l1_memory_uncharge(m->memory, bytes, 1);
+	}
+	if (rc == 0)
+		kvc_stats_add(m->stats, l1_commits_copied, 1);
+	else
+		kvc_stats_add(m->stats, l1_commit_copies_failed, 1);
+	return rc;
+}
+
+/*
+ * Trims a staging object to its size and sees to it that its bytes stay what they are; after this
+ * its fields are immutable. 0 or -errno. Without locks.
+ */
 static int
 seal(KvcL1Manager *m, KvcL1Object *object, KvcObjectKey *key)
 {
 	leave_staging(m, object);
 	if (!object->key)
 		object->key = kvc_object_key_ref(key);
-	return kvc_l1_object_seal(object, m->memory);
+	int rc = kvc_l1_object_seal(object, m->memory);
+	if (rc == 0 && kvc_l1_object_protect(object) == KVC_L1_STILL_WRITABLE)
+		rc = make_private(m, object);
+	return rc;
+}
+
+static KvcL1Error
+drop_unsealed(KvcL1Object *object, int rc)
+{
+	g_autofree char *name = kvc_object_key_to_string(object->key);
+	g_warning("l1: %s could not be committed: %s", name, g_strerror(-rc));
+	object->state = KVC_L1_DETACHED;
+	kvc_l1_object_unref(object);
+	return KVC_L1_OUT_OF_MEMORY;
 }
 
 KvcL1Error
@@ -447,11 +483,9 @@ kvc_l1_manager_finish_write(KvcL1Manager *m,
 	if (object->state != KVC_L1_STAGING)
 		return KVC_L1_KEY_IN_WRONG_STATE;
 	g_assert(!object->key || kvc_object_key_equal(object->key, key));
-	if (seal(m, object, key) < 0) {
-		object->state = KVC_L1_DETACHED;
-		kvc_l1_object_unref(object);
-		return KVC_L1_OUT_OF_MEMORY;
-	}
+	int rc = seal(m, object, key);
+	if (rc < 0)
+		return drop_unsealed(object, rc);
 	Shard *shard = shard_of(m, key);
 	kvc_mutex_lock(&shard->lock);
 	KvcL1Object *old = g_hash_table_lookup(shard->objects, key);
@@ -482,11 +516,9 @@ kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 	*locked = NULL;
 	if (object->state != KVC_L1_STAGING || !object->key)
 		return KVC_L1_KEY_IN_WRONG_STATE;
-	if (seal(m, object, object->key) < 0) {
-		object->state = KVC_L1_DETACHED;
-		kvc_l1_object_unref(object);
-		return KVC_L1_OUT_OF_MEMORY;
-	}
+	int rc = seal(m, object, object->key);
+	if (rc < 0)
+		return drop_unsealed(object, rc);
 	Shard *shard = shard_of(m, object->key);
 	kvc_mutex_lock(&shard->lock);
 	KvcL1Object *resident = g_hash_table_lookup(shard->objects, object->key);

@@ -11,7 +11,7 @@
  * A staging object is in no table: nobody but its owner can reach it, so two writers of one key
  *never share a buffer and an unfinished object is never readable. Read locks and "dirty" are
  *explicit counts on the object; time never changes them (design.md 5, difference 3). A detached
- *object lives until its last reader gave it back.
+ *object lives until its last reader gave it back, and its memory until no client maps it.
  */
 
 #include "engine/l1-memory.h"
@@ -140,10 +140,12 @@ kvc_l1_manager_extend_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes
 void kvc_l1_manager_trim_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes);
 
 /*
- * Commits a staging object (takes the reference): size = what the file has, memory trimmed to it.
- * SUCCESS; KEY_NOT_WRITABLE: FIRST_WINS and the key is resident, ours was dropped;
- * KEY_IN_WRONG_STATE: not staging (then the reference stays the caller's); OUT_OF_MEMORY: its file
- * could not be trimmed or filled, it was dropped. Fires on_write_finished.
+ * Commits a staging object (takes the reference): size = what the file has, memory trimmed to it,
+ * its file one that nobody can write any more (a copy, where somebody still can). SUCCESS;
+ * KEY_NOT_WRITABLE: FIRST_WINS and the key is resident, ours was dropped; KEY_IN_WRONG_STATE: not
+ * staging (then the reference stays the caller's); OUT_OF_MEMORY: its file could not be trimmed,
+ * filled or copied, it was dropped. May wait a few ms for the last descriptor of the writer to go:
+ * without locks. Fires on_write_finished.
  */
 KvcL1Error kvc_l1_manager_finish_write(KvcL1Manager *m,
 				       KvcL1Object *object,

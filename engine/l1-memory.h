@@ -4,7 +4,7 @@
 
 /*
  * L1 memory: a private tmpfs in no name space (memfd where that is refused), one unlinked file an
- * object, and the budget that says how many bytes and files there may be (design.md 2).
+ * object, and the budget that says how many bytes and files there may be (design.md 2). Any thread.
  */
 
 #include <glib.h>
@@ -25,6 +25,22 @@ void kvc_l1_memory_uncharge(KvcL1Memory *memory, uint64_t bytes, unsigned files)
 
 /* A new empty file, or -errno. */
 int kvc_l1_memory_create_file(KvcL1Memory *memory);
+/*
+ * Gives a file and the BYTES it is charged for back (takes FD), once it is certain that no client
+ * has it open or mapped: until then it lingers, and stays charged.
+ */
+void kvc_l1_memory_close_file(KvcL1Memory *memory, int fd, uint64_t bytes);
+/*
+ * Looks at what lingers again, and gives back what is unused by now: true if any was. Does nothing
+ * while that would take more than a tenth of a processor.
+ */
+bool kvc_l1_memory_sweep(KvcL1Memory *memory);
+/*
+ * Is nobody able to write the file of FD (read-only) any more? Waits up to 5 ms for it, as the
+ * kernel drops the last descriptor of a client only after it has told us. Without locks. false also
+ * where the kernel gives no leases.
+ */
+bool kvc_l1_memory_prove_no_writer(KvcL1Memory *memory, int fd);
 /* Samples the free space; when it is used up, the epoch moves on: writes since may have failed. */
 void kvc_l1_memory_sample_full(KvcL1Memory *memory);
 /* An allocation has just failed: for a moment there was no room for anybody. */
@@ -36,6 +52,14 @@ uint64_t kvc_l1_memory_used(const KvcL1Memory *memory);
 uint64_t kvc_l1_memory_files(const KvcL1Memory *memory);
 uint64_t kvc_l1_memory_files_limit(const KvcL1Memory *memory);
 const char *kvc_l1_memory_kind(const KvcL1Memory *memory); /* "tmpfs" or "memfd" */
+/* Files that linger, and their bytes. */
+uint64_t kvc_l1_memory_lingering_files(const KvcL1Memory *memory);
+uint64_t kvc_l1_memory_lingering_bytes(const KvcL1Memory *memory);
+/* Why the kernel gives no leases: an errno; 0: it does. */
+int kvc_l1_memory_lease_error(const KvcL1Memory *memory);
+/* What there may be beyond the capacity, and how much of that is in use, in bytes. */
+uint64_t kvc_l1_memory_overrun(const KvcL1Memory *memory);
+uint64_t kvc_l1_memory_overrun_used(const KvcL1Memory *memory);
 
 uint64_t kvc_l1_page_round(uint64_t bytes);
 

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* One object's file: allocated when reserved, trimmed when sealed, closed with the last reference.
+/*
+ * One object's file: allocated when reserved, trimmed when sealed, given back with the last
+ * reference. Its descriptor can write while it is staging and only read afterwards.
  */
 
 #include "engine/l1-object.h"
+
+#include "kvcache/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -60,22 +64,28 @@ kvc_l1_object_create(KvcL1Manager *manager,
 	return 0;
 }
 
-int
-kvc_l1_object_allocate(KvcL1Object *object, uint64_t begin, uint64_t end)
+static int
+allocate(KvcL1Memory *memory, int fd, uint64_t begin, uint64_t end)
 {
 	if (begin >= end)
 		return 0;
 	int rc;
 	do
-		rc = fallocate(object->fd, FALLOC_FL_KEEP_SIZE, (off_t)begin, (off_t)(end - begin));
+		rc = fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)begin, (off_t)(end - begin));
 	while (rc != 0 && errno == EINTR);
 	if (rc == 0)
 		return 0;
 	rc = -errno;
 	/* What it had taken before it failed others may have missed. */
 	if (rc == -ENOSPC)
-		kvc_l1_memory_note_full(((Object *)object)->memory);
+		kvc_l1_memory_note_full(memory);
 	return rc;
+}
+
+int
+kvc_l1_object_allocate(KvcL1Object *object, uint64_t begin, uint64_t end)
+{
+	return allocate(((Object *)object)->memory, object->fd, begin, end);
 }
 
 int
@@ -130,6 +140,92 @@ kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory)
 	return 0;
 }
 
+/* ---- Protection ---------------------------------------------------------------------------- */
+
+/* The number stays, what is behind it becomes read-only: 0 or -errno. */
+static int
+make_read_only(int fd)
+{
+	int read_only = kvc_reopen(fd, O_RDONLY);
+	if (read_only < 0)
+		return read_only;
+	int rc = dup3(read_only, fd, O_CLOEXEC) < 0 ? -errno : 0;
+	close(read_only);
+	return rc;
+}
+
+int
+kvc_l1_object_protect(KvcL1Object *object)
+{
+	KvcL1Memory *memory = ((Object *)object)->memory;
+	struct stat st;
+	if (make_read_only(object->fd) < 0 || !kvc_l1_memory_prove_no_writer(memory, object->fd) ||
+	    fstat(object->fd, &st) != 0)
+		return KVC_L1_STILL_WRITABLE;
+	/* Sealed while a writer still had it: then he may have changed it since. */
+	return (uint64_t)st.st_size == object->bytes ? 0 : KVC_L1_STILL_WRITABLE;
+}
+
+static int
+write_bytes(int fd, const uint8_t *data, uint64_t bytes)
+{
+	uint64_t done = 0;
+	while (done < bytes) {
+		ssize_t n = pwrite(fd, data + done, bytes - done, (off_t)done);
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -EIO;
+		done += (uint64_t)n;
+	}
+	return 0;
+}
+
+/* The new file's descriptor, or -errno. */
+static int
+copy_file(KvcL1Object *object, KvcL1Memory *memory)
+{
+	KvcMemoryObj from;
+	int fd = kvc_l1_memory_create_file(memory);
+	if (fd < 0)
+		return fd;
+	int rc = kvc_l1_object_map(object, false, &from);
+	if (rc == 0) {
+		rc = allocate(memory, fd, 0, object->charged_bytes);
+		if (rc == 0)
+			rc = write_bytes(fd, from.data, from.bytes);
+		kvc_l1_object_unmap(&from);
+	}
+	if (rc == 0)
+		return fd;
+	close(fd);
+	return rc;
+}
+
+int
+kvc_l1_object_make_private(KvcL1Object *object)
+{
+	KvcL1Memory *memory = ((Object *)object)->memory;
+	int copy = copy_file(object, memory);
+	if (copy < 0)
+		return copy;
+	int old = fcntl(object->fd, F_DUPFD_CLOEXEC, 0);
+	if (old < 0 || dup3(copy, object->fd, O_CLOEXEC) < 0) {
+		int rc = -errno;
+		if (old >= 0)
+			close(old);
+		close(copy);
+		return rc;
+	}
+	close(copy);
+	kvc_l1_memory_close_file(memory, old, object->charged_bytes);
+	/* Where it fails nobody else has the file all the same. */
+	(void)make_read_only(object->fd);
+	return 0;
+}
+
+/* ---- References ---------------------------------------------------------------------------- */
+
 KvcL1Object *
 kvc_l1_object_ref(KvcL1Object *object)
 {
@@ -145,13 +241,10 @@ kvc_l1_object_unref(KvcL1Object *object)
 	Object *o = (Object *)object;
 	g_assert(object->state == KVC_L1_DETACHED || object->state == KVC_L1_RESIDENT);
 	g_assert(object->read_locks == 0);
-	kvc_l1_memory_sample_full(o->memory);
-	if (o->owner) {
+	if (o->owner)
 		kvc_l1_object_unref(o->owner);
-	} else {
-		close(object->fd);
-		kvc_l1_memory_uncharge(o->memory, object->charged_bytes, 1);
-	}
+	else
+		kvc_l1_memory_close_file(o->memory, object->fd, object->charged_bytes);
 	if (object->key)
 		kvc_object_key_unref(object->key);
 	if (object->attributes)

@@ -14,6 +14,8 @@
 	X(l1_writes_finished, "Objects committed to L1 by a writer")                               \
 	X(l1_writes_dropped, "Complete objects dropped because the key existed already")           \
 	X(l1_writes_aborted, "Reservations given back without a commit")                           \
+	X(l1_commits_copied, "Commits of a copy, since the file could still be written")           \
+	X(l1_commit_copies_failed, "Commits dropped since there was no room for that copy")        \
 	X(l1_reserve_failed_no_memory, "Reservations refused: L1 full of what may not go")         \
 	X(l1_reserve_failed_error, "Reservations refused by an error of the L1 file system")       \
 	X(l1_evicted_objects, "Objects evicted from L1")                                           \

@@ -86,13 +86,20 @@ static void
 report_l1(KvcStorageManager *sm, Report *r, const KvcL1Counts *counts)
 {
 	double huge = kvc_l1_manager_measure_huge_pages(sm->context.l1);
+	int lease_error = kvc_l1_memory_lease_error(sm->memory);
+	kvc_l1_memory_sweep(sm->memory);
 	line(r, "l1_memory", "%s", kvc_l1_memory_kind(sm->memory));
+	line(r, "l1_leases", "%s", lease_error ? g_strerror(lease_error) : "ok");
 	if (huge < 0)
 		line(r, "l1_huge_pages", "%s", counts->objects ? "unknown" : "0");
 	else
 		line(r, "l1_huge_pages", "%.3f", huge);
 	line(r, "l1_capacity_bytes", "%" PRIu64, kvc_l1_memory_capacity(sm->memory));
 	line(r, "l1_used_bytes", "%" PRIu64, kvc_l1_memory_used(sm->memory));
+	line(r, "l1_overrun_bytes", "%" PRIu64, kvc_l1_memory_overrun(sm->memory));
+	line(r, "l1_overrun_used_bytes", "%" PRIu64, kvc_l1_memory_overrun_used(sm->memory));
+	line(r, "l1_lingering_objects", "%" PRIu64, kvc_l1_memory_lingering_files(sm->memory));
+	line(r, "l1_lingering_bytes", "%" PRIu64, kvc_l1_memory_lingering_bytes(sm->memory));
 	line(r, "l1_staging_bytes", "%" PRIu64, counts->staging_bytes);
 	line(r, "l1_objects", "%" PRIu64, counts->objects);
 	line(r, "l1_objects_limit", "%" PRIu64, kvc_l1_memory_files_limit(sm->memory));

@@ -113,7 +113,9 @@ find_policies(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GErr
 static bool
 build_l1(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **error)
 {
-	uint64_t overrun = MAX(config->l1_size_bytes / 10, OVERRUN_MIN_BYTES);
+	uint64_t overrun = config->l1_overrun_bytes
+				   ? config->l1_overrun_bytes
+				   : MAX(config->l1_size_bytes / 10, OVERRUN_MIN_BYTES);
 	double watermark = config->eviction_trigger_watermark;
 	double ratio = config->eviction_ratio;
 	sm->memory = kvc_l1_memory_new(config->l1_size_bytes, overrun, error);

@@ -4,6 +4,7 @@
  */
 
 #include "fs/internal.h"
+#include "kvcache/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -182,6 +183,7 @@ static void
 open_replaced(fuse_req_t req, KvcfsHandle *handle, bool has_retried, struct fuse_file_info *fi)
 {
 	Kvcfs *fs = handle->inode->fs;
+	kvcfs_object_inode_renounce(handle->inode);
 	bool may_retry = !has_retried &&
 			 kvcfs_redirect_retry_once(fs, fuse_req_ctx(req)->pid, handle->inode->key);
 	KvcL1Object *old = may_retry ? NULL : kvcfs_io_lock_again(handle->inode);
@@ -351,9 +353,19 @@ truncate_staging(fuse_req_t req, KvcfsInode *inode)
 	return rc;
 }
 
+/* A reader may outlive the commit, when nothing may be left that can write. */
+static int
+own_descriptor(int fd, bool is_write)
+{
+	if (!is_write)
+		return kvc_reopen(fd, O_RDONLY);
+	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	return copy < 0 ? -errno : copy;
+}
+
 /* A descriptor of the staging's file (the caller's), or -errno; *IS_DIRECT how to open it. */
 static int
-dup_staging(KvcfsInode *inode, bool *is_direct)
+dup_staging(KvcfsInode *inode, bool is_write, bool *is_direct)
 {
 	Kvcfs *fs = inode->fs;
 	int fd = -ENOENT;
@@ -362,8 +374,7 @@ dup_staging(KvcfsInode *inode, bool *is_direct)
 	const KvcL1Object *object = !st ? NULL : st->object ? st->object : st->base;
 	if (object) {
 		*is_direct = st->is_direct;
-		fd = fcntl(kvc_l1_object_get_fd(object), F_DUPFD_CLOEXEC, 3);
-		fd = fd < 0 ? -errno : fd;
+		fd = own_descriptor(kvc_l1_object_get_fd(object), is_write);
 	}
 	pthread_mutex_unlock(&fs->names);
 	return fd;
@@ -376,7 +387,7 @@ open_staging_file(fuse_req_t req, KvcfsInode *inode, bool is_write, struct fuse_
 	bool is_direct = false;
 	KvcfsHandle *handle =
 		kvcfs_handle_new(is_write ? KVCFS_HANDLE_WRITE : KVCFS_HANDLE_READ, inode);
-	handle->fd = dup_staging(inode, &is_direct);
+	handle->fd = dup_staging(inode, is_write, &is_direct);
 	fi->noflush = !is_write;
 	if (handle->fd >= 0 && reply_open(req, handle, handle->fd, is_direct, fi))
 		return;

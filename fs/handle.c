@@ -3,8 +3,10 @@
 /* Open files: what each holds, and the backing id that the opens of one inode share. */
 
 #include "fs/internal.h"
+#include "kvcache/io.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 KvcfsHandle *
@@ -103,12 +105,28 @@ file_id(int fd)
 	return fstat(fd, &st) == 0 ? st.st_ino : 0;
 }
 
+/*
+ * The kernel keeps the descriptor that is registered: not one that can write, which would stand
+ * against the proof at the commit that nobody can write any more.
+ */
+static int
+register_backing(Kvcfs *fs, int fd)
+{
+	int read_only = -1;
+	if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY)
+		read_only = kvc_reopen(fd, O_RDONLY);
+	int id = kvcfs_backing_open(fs->se, read_only >= 0 ? read_only : fd);
+	if (read_only >= 0)
+		close(read_only);
+	return id;
+}
+
 /* The first open decides: passed through or not, and on what file. */
 static int
 open_first_locked(KvcfsInode *inode, int fd, bool is_direct)
 {
 	Kvcfs *fs = inode->fs;
-	int id = fs->is_passthrough && !is_direct ? kvcfs_backing_open(fs->se, fd) : 0;
+	int id = fs->is_passthrough && !is_direct ? register_backing(fs, fd) : 0;
 	if (id >= 0)
 		inode->backing_id = id;
 	return id;

@@ -247,6 +247,16 @@ kvcfs_object_inode_locked(Kvcfs *fs, KvcObjectKey *key)
 	return inode;
 }
 
+void
+kvcfs_object_inode_renounce(KvcfsInode *inode)
+{
+	Kvcfs *fs = inode->fs;
+	pthread_mutex_lock(&fs->names);
+	if (inode->key && g_hash_table_lookup(fs->objects, inode->key) == inode)
+		g_hash_table_remove(fs->objects, inode->key);
+	pthread_mutex_unlock(&fs->names);
+}
+
 bool
 kvcfs_object_exists(Kvcfs *fs, KvcObjectKey *key)
 {

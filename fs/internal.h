@@ -35,10 +35,13 @@
 	X(writes_published, "Written files that became objects")                                   \
 	X(writes_duplicate, "Written files dropped because the object existed already")            \
 	X(writes_not_published_killed, "Written files whose writer was ended by a signal")         \
+	X(writes_not_published_cut_off, "Written files whose writer ended while it had threads")   \
+	X(writes_not_published_after_close, "Files written to after the last close of a writer")   \
+	X(writes_not_published_file_limit, "Files as long as their writer's RLIMIT_FSIZE")         \
 	X(writes_not_published_unflushed, "Written files released without a close")                \
 	X(writes_not_published_empty, "Files under a hash name that were never written to")        \
 	X(writes_not_published_tail, "Files whose declared end was never written")                 \
-	X(writes_not_published_too_big, "Files larger than L1, which could never be read again")   \
+	X(writes_not_published_too_big, "Files larger than --max-object-size")                     \
 	X(writes_not_published_error, "Written files that L1 could not take (log has the errno)")  \
 	X(writes_not_published_memory_full, "Written files during which L1 memory ran out")        \
 	X(writes_not_published_unlinked, "Written files whose name was removed before the commit") \
@@ -71,8 +74,9 @@ typedef enum {
 		KVCFS_N_STATS
 } KvcfsStat;
 
-#define kvcfs_count(fs, name)                                                                      \
-	((void)__atomic_fetch_add(&(fs)->stats[KVCFS_STAT_##name], 1, __ATOMIC_RELAXED))
+#define kvcfs_count_stat(fs, stat)                                                                 \
+	((void)__atomic_fetch_add(&(fs)->stats[stat], 1, __ATOMIC_RELAXED))
+#define kvcfs_count(fs, name) kvcfs_count_stat(fs, KVCFS_STAT_##name)
 
 /* ---- Inodes -------------------------------------------------------------------------------- */
 
@@ -111,8 +115,16 @@ typedef struct KvcfsStaging {
 	bool is_direct;	    /* not passed through: a copy, or made without a reservation */
 	int64_t flushed_ns; /* the last FLUSH by a living writer; 0: none */
 	bool is_closing;    /* counted in Kvcfs.closing */
+	/* What is known against it (write-proof.c); stays. */
 	bool is_killed;
+	bool is_cut_off;
+	bool is_too_big;
+	bool is_file_limited;
+	bool is_written_after_close;
 	bool was_memory_full;
+	/* What the file was at the last FLUSH. */
+	int64_t flushed_mtime_ns;
+	uint64_t flushed_bytes;
 } KvcfsStaging;
 
 /* What an inode was called before: others may be looking at it. */
@@ -249,6 +261,8 @@ void kvcfs_inodes_free_stagings(Kvcfs *fs);
 void kvcfs_inodes_free_all(Kvcfs *fs);
 /* The inode of a committed object (transfer full), made when there is none. */
 KvcfsInode *kvcfs_object_inode_locked(Kvcfs *fs, KvcObjectKey *key);
+/* From now on the object of INODE has another inode, made when it is next looked up. */
+void kvcfs_object_inode_renounce(KvcfsInode *inode);
 /* Its key, as of now; alive as long as INODE is. Takes names. */
 KvcObjectKey *kvcfs_inode_get_key(KvcfsInode *inode);
 /* A rename: the new key or name; the old one stays alive. RETIRE frees DATA with the inode. */
@@ -421,8 +435,6 @@ int kvcfs_staging_flush(KvcfsInode *inode, pid_t tid);
 void kvcfs_staging_renew_flush(KvcfsInode *inode);
 /* It is complete as it is, by its owner's word (truncate(2)). */
 void kvcfs_staging_declare_complete(KvcfsInode *inode);
-/* Is it certain that ST cannot become an object? 0 or -errno, what close() and rename say. */
-int kvcfs_staging_known_damage(const Kvcfs *fs, const KvcfsStaging *st);
 /* The end of one writer; the last one commits or drops. */
 void kvcfs_staging_release_writer(KvcfsInode *inode);
 /* The end of a staging without writers that has a target: an object, or nothing. 0 or -errno. */
@@ -435,6 +447,24 @@ void kvcfs_staging_drop_if_idle(KvcfsInode *inode);
 /* Frees what a dying inode still has; from inode.c, without locks. */
 void kvcfs_staging_free(KvcfsInode *inode);
 
+/* ---- write-proof.c: what is known against a written file ------------------------------------- */
+
+/* The daemon itself has changed the file of ST: that is no write after a close. */
+void kvcfs_write_proof_seen_locked(KvcfsStaging *st);
+/*
+ * A FLUSH by a holder that ended as HOW says and may write files of FILE_LIMIT bytes: was it a
+ * close? What speaks against ST is noted either way: one holder that ended badly is enough.
+ */
+bool kvcfs_write_proof_flush_locked(KvcfsStaging *st, KvcfsWriterExit how, uint64_t file_limit);
+/* The last writer's RELEASE. */
+void kvcfs_write_proof_release_locked(KvcfsStaging *st);
+/*
+ * Is it certain already that ST cannot become an object? 0, or the -errno for close() and rename,
+ * and the counter of the reason in *WHY (may be NULL).
+ */
+int kvcfs_write_proof_damage(const Kvcfs *fs, const KvcfsStaging *st, KvcfsStat *why);
+/* May a file have BYTES? 0, or -EFBIG, which is logged. */
+int kvcfs_write_proof_check_size(const Kvcfs *fs, uint64_t bytes);
 /* ---- temp-names.c -----------------------------------------------------------------------------
  */
 

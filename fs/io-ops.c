@@ -105,7 +105,9 @@ write_staging(KvcfsHandle *handle, const char *data, size_t size, off_t off)
 		n = write_fully(file_of(handle), data, size, off);
 	if (n < 0 && n != -EROFS) {
 		pthread_mutex_lock(&inode->fs->names);
-		if (inode->staging)
+		if (inode->staging && n == -EFBIG)
+			inode->staging->is_too_big = true;
+		else if (inode->staging)
 			inode->staging->was_memory_full = true;
 		pthread_mutex_unlock(&inode->fs->names);
 	}

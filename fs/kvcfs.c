@@ -129,6 +129,8 @@ kvcfs_new(const KvcfsConfig *config, KvcStorageManagerConfig *engine, GError **e
 	engine->scope_known = on_scope_known;
 	engine->user = fs;
 	fs->l1_capacity_bytes = engine->l1_size_bytes;
+	if (fs->config.max_object_size_bytes == 0)
+		fs->config.max_object_size_bytes = engine->l1_size_bytes / 8;
 	if (kvcfs_tree_open_log(fs, config->directory_log, error))
 		fs->sm = kvc_storage_manager_new(engine, error);
 	if (!fs->sm) {

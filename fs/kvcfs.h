@@ -13,12 +13,13 @@ typedef enum { KVCFS_IO_AUTO, KVCFS_IO_PASSTHROUGH, KVCFS_IO_DIRECT } KvcfsIoMod
 
 typedef struct KvcfsConfig {
 	KvcfsIoMode io_mode;
-	const char *mount_point;   /* absolute: for paths written to control files. Copied */
-	int64_t lookup_wait_ns;	   /* --lookup-wait, default 20 ms */
-	const char *directory_log; /* where directories outlive the mount, or NULL. Not kept */
-	int64_t load_timeout_ns;   /* --l2-prefetch-load-timeout, default 10 s */
-	unsigned readahead;	   /* --readahead: entries loaded ahead of the one opened */
-	const char *options_text;  /* what .kvcache/config says. Copied */
+	const char *mount_point;	/* absolute: for paths written to control files. Copied */
+	int64_t lookup_wait_ns;		/* --lookup-wait, default 20 ms */
+	const char *directory_log;	/* where directories outlive the mount, or NULL. Not kept */
+	int64_t load_timeout_ns;	/* --l2-prefetch-load-timeout, default 10 s */
+	uint64_t max_object_size_bytes; /* --max-object-size; 0: an eighth of L1 */
+	unsigned readahead;		/* --readahead: entries loaded ahead of the one opened */
+	const char *options_text;	/* what .kvcache/config says. Copied */
 } KvcfsConfig;
 
 extern const struct fuse_lowlevel_ops kvcfs_ops; /* userdata: the Kvcfs */

@@ -16,6 +16,10 @@
 static const OptionDef defs[] = {
 	{"l1-size", 0, ARG_SIZE, AT(l1_size_bytes), 0, 0, NULL, "SIZE",
 	 "Memory for the cache, K, M, G, T as powers of 1024 (default: a quarter of memory)"},
+	{"l1-overrun", 0, ARG_SIZE, AT(l1_overrun_bytes), 0, 0, NULL, "SIZE",
+	 "More of it, for files that outgrow what was reserved (default: a tenth, at least 256M)"},
+	{"max-object-size", 0, ARG_SIZE, AT(max_object_size_bytes), 0, 0, NULL, "SIZE",
+	 "Files beyond it are refused, EFBIG (default: an eighth of --l1-size)"},
 	{"l2-adapter", 0, ARG_LIST, AT(l2_adapters), 0, 0, NULL, "SPEC",
 	 "A slower store behind it, \"type=NAME,option=value\" (repeatable, in order of index)"},
 	{"l2-store-policy", 0, ARG_STRING, AT(store_policy), 0, 0, "default", "NAME",
@@ -463,6 +467,7 @@ kvcfs_options_fill_engine(const KvcfsOptions *options, KvcStorageManagerConfig *
 {
 	*config = (KvcStorageManagerConfig){
 		.l1_size_bytes = options->l1_size_bytes,
+		.l1_overrun_bytes = options->l1_overrun_bytes,
 		.l2_adapters = (const char *const *)options->l2_adapters->pdata,
 		.store_policy = options->store_policy,
 		.prefetch_policy = options->prefetch_policy,
@@ -479,6 +484,7 @@ kvcfs_options_fill_fs(const KvcfsOptions *options, KvcfsConfig *config)
 	*config = (KvcfsConfig){
 		.lookup_wait_ns = options->lookup_wait_ns,
 		.load_timeout_ns = options->load_timeout_ns,
+		.max_object_size_bytes = options->max_object_size_bytes,
 		.readahead = options->readahead,
 	};
 	for (KvcfsIoMode mode = KVCFS_IO_AUTO; mode <= KVCFS_IO_DIRECT; mode++)

@@ -21,7 +21,8 @@ typedef struct KvcfsOptions {
 	GHashTable *origins; /* name, or name.i of a list -> where it was set */
 
 	uint64_t l1_size_bytes;
-	GPtrArray *l2_adapters; /* of char *, NULL-terminated by parse */
+	uint64_t l1_overrun_bytes, max_object_size_bytes; /* 0: computed from l1_size_bytes */
+	GPtrArray *l2_adapters;				  /* of char *, NULL-terminated by parse */
 	char *store_policy, *prefetch_policy, *eviction_policy;
 	double eviction_trigger_watermark, eviction_ratio;
 	unsigned prefetch_max_in_flight;

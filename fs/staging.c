@@ -308,7 +308,9 @@ static int
 change(KvcfsInode *inode, uint64_t reserve, bool set_size, uint64_t bytes)
 {
 	Kvcfs *fs = inode->fs;
-	int rc = kvcfs_staging_join(inode);
+	int rc = kvcfs_write_proof_check_size(fs, MAX(reserve, bytes));
+	if (rc == 0)
+		rc = kvcfs_staging_join(inode);
 	if (rc < 0)
 		return rc;
 	rc = kvcfs_overwrite_copy(inode, reserve);
@@ -320,6 +322,9 @@ change(KvcfsInode *inode, uint64_t reserve, bool set_size, uint64_t bytes)
 	/* Each write asks for its room again: what was cut off must not stay charged. */
 	if (rc == 0 && set_size && !fs->is_passthrough)
 		kvc_storage_manager_trim_write(fs->sm, object, bytes);
+	pthread_mutex_lock(&fs->names);
+	kvcfs_write_proof_seen_locked(inode->staging);
+	pthread_mutex_unlock(&fs->names);
 	kvcfs_staging_release_writer(inode);
 	return rc;
 }
@@ -374,40 +379,27 @@ kvcfs_staging_renew_flush(KvcfsInode *inode)
 	pthread_mutex_unlock(&inode->fs->names);
 }
 
-/*
- * Is it certain already that this file cannot become an object? Then close() says so, and a rename
- * fails and leaves both names.
- */
-int
-kvcfs_staging_known_damage(const Kvcfs *fs, const KvcfsStaging *st)
-{
-	if (st->is_killed)
-		return -EIO;
-	if (st->was_memory_full)
-		return -ENOSPC;
-	return kvc_l1_object_get_bytes(st->object) > fs->l1_capacity_bytes ? -EFBIG : 0;
-}
-
 int
 kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 {
 	Kvcfs *fs = inode->fs;
 	KvcfsWriterExit how = kvcfs_writer_exit_look(tid);
+	uint64_t file_limit = kvcfs_writer_file_limit(tid), bytes = 0;
 	int rc = 0;
 	if (how == KVCFS_WRITER_UNKNOWN)
 		kvcfs_count(fs, writers_unknown);
 	pthread_mutex_lock(&fs->names);
 	KvcfsStaging *st = inode->staging;
-	if (st && how == KVCFS_WRITER_KILLED) {
-		st->is_killed = true;
-	} else if (st && st->object) {
-		st->was_memory_full |= kvc_l1_object_was_memory_full(st->object);
-		rc = kvcfs_staging_known_damage(fs, st);
+	if (st && kvcfs_write_proof_flush_locked(st, how, file_limit)) {
+		rc = kvcfs_write_proof_damage(fs, st, NULL);
+		bytes = kvc_l1_object_get_bytes(st->object);
 		st->flushed_ns = kvcfs_now_ns();
 		if (st->target)
 			begin_closing_locked(inode);
 	}
 	pthread_mutex_unlock(&fs->names);
+	if (rc == -EFBIG)
+		kvcfs_write_proof_check_size(fs, bytes);
 	return rc;
 }
 
@@ -450,21 +442,18 @@ free_staging(Kvcfs *fs, KvcfsStaging *st)
 static int
 find_objection(Kvcfs *fs, const KvcfsStaging *st)
 {
+	KvcfsStat why;
 	if (!st->object)
 		return 1; /* nothing was written */
 	if (st->is_target_gone) {
 		kvcfs_count(fs, writes_not_published_unlinked);
 		return 1;
 	}
-	int rc = kvcfs_staging_known_damage(fs, st);
-	if (rc == -EIO)
-		kvcfs_count(fs, writes_not_published_killed);
-	else if (rc == -ENOSPC)
-		kvcfs_count(fs, writes_not_published_memory_full);
-	else if (rc == -EFBIG)
-		kvcfs_count(fs, writes_not_published_too_big);
-	if (rc < 0)
+	int rc = kvcfs_write_proof_damage(fs, st, &why);
+	if (rc < 0) {
+		kvcfs_count_stat(fs, why);
 		return rc;
+	}
 	if (st->flushed_ns == 0) {
 		kvcfs_count(fs, writes_not_published_unflushed);
 		return -EIO;
@@ -568,6 +557,8 @@ kvcfs_staging_release_writer(KvcfsInode *inode)
 	pthread_mutex_lock(&fs->names);
 	KvcfsStaging *st = inode->staging;
 	bool is_last = st && --st->n_writers == 0;
+	if (is_last)
+		kvcfs_write_proof_release_locked(st);
 	bool must_commit = is_last && st->target;
 	if (is_last && !st->target) {
 		/* A temporary file stays; what it is worth is known from here on. */

@@ -79,7 +79,7 @@ rename_to_keys(KvcfsInode *dir, const char *name, KvcfsInode *prefix)
 	ssize_t n = -ENOENT;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
-	int damage = inode ? kvcfs_staging_known_damage(fs, inode->staging) : 0;
+	int damage = inode ? kvcfs_write_proof_damage(fs, inode->staging, NULL) : 0;
 	if (damage < 0) {
 		n = damage;
 	} else if (inode &&
@@ -121,7 +121,7 @@ rename_to_object(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const c
 	Kvcfs *fs = dir->fs;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
-	int rc = inode ? kvcfs_staging_known_damage(fs, inode->staging) : -ENOENT;
+	int rc = inode ? kvcfs_write_proof_damage(fs, inode->staging, NULL) : -ENOENT;
 	bool is_open = false;
 	if (rc == 0) {
 		remove_temp_locked(dir, name);

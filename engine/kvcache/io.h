@@ -69,6 +69,12 @@ size_t kvc_io_align_up(size_t bytes);
 /* Does this errno (positive) of an open, read or write mean that O_DIRECT is refused here? */
 bool kvc_io_is_direct_refused(int errnum);
 
+/*
+ * Opens the file of FD again, with FLAGS (O_RDONLY, O_RDWR) and a file position of its own: a
+ * close-on-exec descriptor, or -errno (-ENOENT: there is no /proc).
+ */
+int kvc_reopen(int fd, int flags);
+
 /* A nonblocking, close-on-exec eventfd, or -errno. */
 int kvc_eventfd_new(void);
 void kvc_eventfd_signal(int fd);

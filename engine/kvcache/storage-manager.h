@@ -20,6 +20,8 @@ typedef struct KvcPrefetchHandle KvcPrefetchHandle;
 
 typedef struct KvcStorageManagerConfig {
 	uint64_t l1_size_bytes;
+	uint64_t l1_overrun_bytes; /* beyond that, for files that outgrow what was reserved for
+				      them; 0: a tenth, at least 256 MiB */
 	const char *const
 		*l2_adapters;	  /* NULL-terminated specifications, in order of index; or NULL */
 	const char *store_policy; /* NULL: "default" */
@@ -102,7 +104,10 @@ kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1
 void kvc_storage_manager_reserve_read_again(KvcStorageManager *sm, KvcL1Object *object);
 void kvc_storage_manager_finish_read(KvcStorageManager *sm, KvcL1Object *object);
 
-/* The file of an object; owned by the object. Any thread that holds the object. */
+/*
+ * The file of an object; owned by the object, and of a finished one good for reading only. Any
+ * thread that holds the object.
+ */
 int kvc_l1_object_get_fd(const KvcL1Object *object);
 /* Size in bytes: of a finished object its own, of an unfinished one what its file has now. */
 uint64_t kvc_l1_object_get_bytes(const KvcL1Object *object);
@@ -361,7 +366,8 @@ void kvc_storage_manager_report_stats(KvcStorageManager *sm, KvcDescribeFunc fun
 typedef struct KvcCapacity {
 	uint64_t l1_capacity_bytes;
 	uint64_t l1_used_bytes;
-	uint64_t l1_pinned_bytes; /* dirty, locked, pinned or staging: not free on demand */
+	uint64_t
+		l1_pinned_bytes; /* dirty, locked, pinned, staging, lingering: not free on demand */
 	uint64_t l2_capacity_bytes;
 	uint64_t l2_used_bytes;
 	uint64_t objects;

@@ -11,7 +11,7 @@
 
 require_cmd python3
 L1_SIZE=64M
-start_bare
+start_bare --max-object-size 64M
 mkdir -p "$RANK" "$MNT/$MODEL/@01000101"
 big=$(chunk_hash big)
 

@@ -92,7 +92,7 @@ stop_fs
 
 # The same, the second's next write failing because L1 is full: its close says so.
 L1_SIZE=64M
-start_bare --io-mode=direct --eviction-trigger-watermark 1
+start_bare --io-mode=direct --eviction-trigger-watermark 1 --max-object-size 64M
 mkdir -p "$RANK"
 mkchunk "$WORK/data" 8M
 for i in 0 1 2 3 4 5 6; do

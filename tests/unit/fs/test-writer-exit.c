@@ -112,6 +112,87 @@ test_ended_by_exit_has_closed(void **state)
 		assert_int_equal(look_and_reap(make_ended_child(0, codes[i])), KVCFS_WRITER_CLOSED);
 }
 
+static void *
+sleep_for_ever(void *user)
+{
+	while (pause() < 0)
+		;
+	return user;
+}
+
+static void *
+end_at_once(void *user)
+{
+	return user;
+}
+
+/* Its first thread has ended, another has not: what a FLUSH sees while exit cuts threads off. */
+static void
+test_exit_with_a_thread_left_is_cut_off(void **state)
+{
+	(void)state;
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		pthread_t thread;
+		if (pthread_create(&thread, NULL, sleep_for_ever, NULL) != 0)
+			_exit(1);
+		pthread_exit(NULL);
+	}
+	KvcfsWriterExit seen = KVCFS_WRITER_CLOSED;
+	for (int i = 0; i < 1000 && seen == KVCFS_WRITER_CLOSED; i++) {
+		usleep(10000);
+		seen = kvcfs_writer_exit_look(pid);
+	}
+	kill(pid, SIGKILL);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	assert_int_equal(seen, KVCFS_WRITER_CUT_OFF);
+}
+
+/* A thread that is gone may be one that was cut off and was the first to be done with its end. */
+static void
+test_exit_after_other_threads_is_cut_off(void **state)
+{
+	siginfo_t info;
+	(void)state;
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		pthread_t thread;
+		if (pthread_create(&thread, NULL, end_at_once, NULL) != 0)
+			_exit(1);
+		pthread_join(thread, NULL);
+		_exit(0);
+	}
+	assert_int_equal(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+	assert_int_equal(look_and_reap(pid), KVCFS_WRITER_CUT_OFF);
+}
+
+static void
+test_file_limit(void **state)
+{
+	struct rlimit limit = {12345, RLIM_INFINITY};
+	(void)state;
+	assert_true(kvcfs_writer_file_limit(0) == UINT64_MAX);
+	assert_true(kvcfs_writer_file_limit(getpid()) == UINT64_MAX);
+	int go[2];
+	char byte;
+	assert_int_equal(pipe(go), 0);
+	pid_t pid = fork();
+	assert_true(pid >= 0);
+	if (pid == 0) {
+		close(go[1]);
+		_exit((int)read(go[0], &byte, 1));
+	}
+	assert_int_equal(prlimit(pid, RLIMIT_FSIZE, &limit, NULL), 0);
+	uint64_t seen = kvcfs_writer_file_limit(pid);
+	close(go[0]);
+	close(go[1]);
+	assert_int_equal(waitpid(pid, NULL, 0), pid);
+	assert_int_equal(seen, 12345);
+	assert_true(kvcfs_writer_file_limit(pid) == UINT64_MAX);
+}
+
 /* Field 2 of the line is the name, which may look like the rest of it. */
 static void
 test_name_with_brackets_and_spaces(void **state)
@@ -142,6 +223,9 @@ main(void)
 		cmocka_unit_test(test_dead_pid_is_unknown),
 		cmocka_unit_test(test_ended_by_a_signal_is_killed),
 		cmocka_unit_test(test_ended_by_exit_has_closed),
+		cmocka_unit_test(test_exit_with_a_thread_left_is_cut_off),
+		cmocka_unit_test(test_exit_after_other_threads_is_cut_off),
+		cmocka_unit_test(test_file_limit),
 		cmocka_unit_test(test_name_with_brackets_and_spaces),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
