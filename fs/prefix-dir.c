@@ -316,7 +316,8 @@ kvcfs_prefix_text_len(KvcfsInode *prefix)
 	pthread_mutex_lock(&prefix->fs->names);
 	size_t len = kvcfs_chain_text_len(prefix->chain);
 	KvcObjectInfo info;
-	/* Not loaded yet: the stored chain is its text, and what was appended since comes on top. */
+	/* Not loaded yet: the stored chain is its text, and what was appended since comes on top.
+	 */
 	if (!prefix->chain->is_loaded &&
 	    kvc_storage_manager_stat(prefix->fs->sm, prefix->key, &info) == 0)
 		len += info.bytes;
