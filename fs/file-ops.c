@@ -175,6 +175,8 @@ reply_open(fuse_req_t req, KvcfsHandle *handle, int fd, bool is_direct, struct f
 	return true;
 }
 
+#define OPEN_TRIES 8
+
 /*
  * INODE was replaced, and others still have the version that it was. The kernel may look the name
  * up once more; if it has done so, that version was the current one at some time during this open.
@@ -186,11 +188,14 @@ open_replaced(fuse_req_t req, KvcfsHandle *handle, bool has_retried, struct fuse
 	kvcfs_object_inode_renounce(handle->inode);
 	bool may_retry = !has_retried &&
 			 kvcfs_redirect_retry_once(fs, fuse_req_ctx(req)->pid, handle->inode->key);
-	KvcL1Object *old = may_retry ? NULL : kvcfs_io_lock_again(handle->inode);
-	if (old) {
-		kvc_storage_manager_finish_read(fs->sm, handle->object);
-		handle->object = old;
-		if (reply_open(req, handle, kvc_l1_object_get_fd(old), false, fi))
+	for (int i = 0; !may_retry && i < OPEN_TRIES; i++) {
+		KvcL1Object *old = kvcfs_io_lock_again(handle->inode);
+		if (old) {
+			kvc_storage_manager_finish_read(fs->sm, handle->object);
+			handle->object = old;
+		}
+		/* Without: the last one has just closed it, and any version may be opened. */
+		if (reply_open(req, handle, kvc_l1_object_get_fd(handle->object), false, fi))
 			return;
 	}
 	kvcfs_count(fs, opens_stale);
