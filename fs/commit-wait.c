@@ -167,9 +167,11 @@ static GPtrArray *
 take_waiters_locked(Kvcfs *fs, const KvcObjectKey *key)
 {
 	GPtrArray *pendings = NULL;
+	bool is_closing = g_hash_table_contains(fs->closing, key);
 	for (guint i = 0; i < fs->commit_waiters->len;) {
 		CommitWaiter *waiter = fs->commit_waiters->pdata[i];
-		bool is_ours = waiter->key ? kvc_object_key_equal(waiter->key, key)
+		/* Another writer of the name may be closing too: perhaps the one waited for. */
+		bool is_ours = waiter->key ? !is_closing && kvc_object_key_equal(waiter->key, key)
 					   : waiter->scope == key->scope;
 		if (!is_ours) {
 			i++;
