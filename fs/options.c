@@ -19,7 +19,7 @@ static const OptionDef defs[] = {
 	{"l1-overrun", 0, ARG_SIZE, AT(l1_overrun_bytes), 0, 0, NULL, "SIZE",
 	 "More of it, for files that outgrow what was reserved (default: a tenth, at least 256M)"},
 	{"max-object-size", 0, ARG_SIZE, AT(max_object_size_bytes), 0, 0, NULL, "SIZE",
-	 "Files beyond it are refused, EFBIG (default: an eighth of --l1-size)"},
+	 "Files beyond it are refused, EFBIG (default: an eighth of L1)"},
 	{"l2-adapter", 0, ARG_LIST, AT(l2_adapters), 0, 0, NULL, "SPEC",
 	 "A slower store behind it, \"type=NAME,option=value\" (repeatable, in order of index)"},
 	{"l2-store-policy", 0, ARG_STRING, AT(store_policy), 0, 0, "default", "NAME",

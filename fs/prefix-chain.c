@@ -92,6 +92,10 @@ kvcfs_chain_append_locked(KvcfsInode *prefix, KvcObjectKey *key, bool committed)
 		g_ptr_array_add(chain->refs, ref);
 		g_hash_table_insert(chain->by_key, ref->key, ref);
 		count_link_locked(prefix, key, 1);
+	} else if (committed && !ref->is_committed) {
+		/* A writer's place was only provisional. */
+		g_ptr_array_remove(chain->refs, ref);
+		g_ptr_array_add(chain->refs, ref);
 	}
 	ref->is_committed |= committed;
 	return ref;

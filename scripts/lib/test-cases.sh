@@ -205,6 +205,6 @@ run_cases() {
 	if [[ ! -e /dev/fuse ]]; then
 		modprobe fuse 2>/dev/null || true
 	fi
-	run_beside 2 "$mode" ${together[@]+"${together[@]}"}
+	run_beside 3 "$mode" ${together[@]+"${together[@]}"}
 	run_beside 1 "$mode" ${alone[@]+"${alone[@]}"}
 }

@@ -5,6 +5,7 @@
 # exits. Threads that are cut off by exit or exec, an exec itself, a holder that is killed, a descriptor that is lost in a socket:
 # never. A descriptor that a child keeps: the object appears when the child ends.
 #
+# parallel
 # timeout: 300
 
 . "$(dirname "$0")/lib.sh"

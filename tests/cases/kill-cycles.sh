@@ -3,6 +3,8 @@
 #
 # The daemon is killed again and again at random moments while objects are written and synced: after each start all
 # that was confirmed is there and equal, and nothing is there that is not whole.
+#
+# parallel
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 

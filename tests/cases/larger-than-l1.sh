@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # With an L2 a stream of four times L1 is written and read back whole: what L1 lost comes from L2.
+#
+# parallel
 
 . "$(dirname "$0")/lib.sh"
 

@@ -4,6 +4,7 @@
 # The everyday tools do what their user expects on a tree with models, ranks, prefix directories and plain files: ls,
 # find, du, df, tar, cp, rsync, mv, shell completion. What only looks loads nothing.
 #
+# parallel
 # timeout: 180
 
 . "$(dirname "$0")/lib.sh"

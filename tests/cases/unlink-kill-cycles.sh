@@ -4,6 +4,7 @@
 # The daemon is killed again and again at random moments while a few names are written, synced and removed: after each
 # start a name whose rm had returned is absent, and one whose sync had returned has those bytes.
 #
+# parallel
 # timeout: 240
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

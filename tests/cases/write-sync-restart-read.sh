@@ -4,6 +4,7 @@
 # Chunks written with cp and dd are in the L2 directory under LMCache's names once sync returns, and come back
 # equal after an unmount and a mount.
 #
+# parallel
 # quick
 
 . "$(dirname "$0")/lib.sh"
