@@ -64,7 +64,7 @@ if how == "full":
     close(fd, (errno.ENOSPC,))
     os.unlink(os.path.dirname(name) + "/.big.tmp")
 P
-for mode in passthrough direct; do
+for mode in "${IO_MODES[@]}"; do
 	start_bare --io-mode="$mode" --l1-overrun 16M --max-object-size 1G --eviction-trigger-watermark 1
 	mkdir -p "$RANK"
 	n=0

@@ -58,6 +58,9 @@ if ((EUID != 0)); then
 		fusermount3 -u "${lazy[@]}" "$1"
 	}
 fi
+# What a case may ask for with --io-mode.
+IO_MODES=(direct)
+[[ $EXPECTED_IO_MODE == direct ]] || IO_MODES=(passthrough direct)
 echo "seed $SEED (replay with KVC_TEST_SEED=$SEED)"
 
 # ---- Failing ---------------------------------------------------------------------------------

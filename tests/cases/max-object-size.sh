@@ -42,7 +42,7 @@ if how == "renamed":
     expect(os.rename, name, os.path.dirname(name) + "/" + "ab" * 32)
     os.unlink(name)
 P
-for mode in passthrough direct; do
+for mode in "${IO_MODES[@]}"; do
 	# In the foreground: it logs to stderr.
 	"$KVCACHEFS" -f --l1-size "$L1_SIZE" --state-dir "$STATE" --io-mode="$mode" --max-object-size 3M "$MNT" \
 		>>"$DAEMON_LOG" 2>&1 &
@@ -69,7 +69,7 @@ done
 # The default is an eighth of L1.
 start_bare
 mkdir -p "$RANK"
-python3 "$WORK/big.py" declared "$RANK/$(chunk_hash default)" $((32 << 20)) passthrough
+python3 "$WORK/big.py" declared "$RANK/$(chunk_hash default)" $((32 << 20)) "$EXPECTED_IO_MODE"
 assert_eq $((32 << 20)) "$(stat -c %s "$RANK/$(chunk_hash default)")" "bytes"
 assert_eq $((256 << 20)) "$(status l1_overrun_bytes)" l1_overrun_bytes
 stop_fs

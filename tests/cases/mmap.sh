@@ -128,5 +128,7 @@ check_in_mode() {
 	rm -rf "${L2:?}"/* "${L2:?}"/.[!.]*
 }
 
-check_in_mode passthrough
+if [[ $EXPECTED_IO_MODE == passthrough ]]; then
+	check_in_mode passthrough
+fi
 check_in_mode direct

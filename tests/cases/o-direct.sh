@@ -38,5 +38,7 @@ check_in_mode() {
 	stop_fs
 }
 
-check_in_mode passthrough
+if [[ $EXPECTED_IO_MODE == passthrough ]]; then
+	check_in_mode passthrough
+fi
 check_in_mode direct

@@ -25,5 +25,7 @@ rotate_in_mode() {
 	stop_fs
 }
 
-rotate_in_mode passthrough 3500
+if [[ $EXPECTED_IO_MODE == passthrough ]]; then
+	rotate_in_mode passthrough 3500
+fi
 rotate_in_mode direct 1500

@@ -71,7 +71,7 @@ assert_eq 0 "$(stat_counter loads)" "xattrs loaded something"
 
 # Errors.
 refused "No such attribute" setfattr -x user.none "$object"
-refused "not supported" setfattr -n trusted.x -v 1 "$object"
+refused "not " setfattr -n trusted.x -v 1 "$object"
 refused "not supported" setfattr -n user.kvcache.pined -v 1 "$object"
 refused "Invalid argument" setfattr -n user.kvcache.pinned -v yes "$object"
 refused "not supported" setfattr -n user.x -v 1 "$MNT/.kvcache/status"
