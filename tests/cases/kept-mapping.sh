@@ -34,6 +34,18 @@ for i in 0 1 2; do
 done
 start_client mapper python3 "$WORK/map.py" "${files[@]}"
 client_hear mapper mapped
+if [[ $EXPECTED_IO_MODE == direct ]]; then
+	# There a mapping keeps the file open, and so the lock.
+	control flush "${files[0]}"
+	expect_errno write:EBUSY write "$MNT/.kvcache/evict" "${files[0]}"
+	assert_eq 3 "$(status l1_read_locks)" l1_read_locks
+	client_say mapper end
+	wait_until 10 "the mappings have gone" status_is l1_read_locks 0
+	evict "${files[0]}"
+	assert_same "$WORK/data" "${files[0]}"
+	stop_fs
+	exit 0
+fi
 evict "${files[0]}" "${files[1]}"
 rm "${files[2]}"
 assert_eq 0 "$(status l1_objects)" l1_objects

@@ -5,6 +5,8 @@
 # published at the close is a copy that never changes, in L1 and in L2.
 #
 # parallel
+# not-in: direct: a mapping keeps the file open there, nothing is committed before it goes
+# not-in: user: a mapping keeps the file open there, nothing is committed before it goes
 
 . "$(dirname "$0")/lib.sh"
 

@@ -5,6 +5,7 @@
 # every change and its control files can be read.
 #
 # parallel
+# not-in: direct: what sets the mode goes before the arguments, where mount(8) puts the source
 
 . "$(dirname "$0")/lib.sh"
 

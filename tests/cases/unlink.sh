@@ -24,13 +24,14 @@ not_in_l2() {
 
 # break_l2 HASH: L2 fails to delete this one (a directory is in its place); mend_l2 puts the file back.
 break_l2() {
-	mv "$(l2_file "$1")" "$WORK/aside.$1"
-	mkdir "$(l2_file "$1")"
+	mkdir "$WORK/aside.$1"
+	expect_errno 0 rename-exchange "$WORK/aside.$1" "$(l2_file "$1")"
 }
 
+# In one step: a deletion in between would find nothing, and be done.
 mend_l2() {
-	rmdir "$(l2_file "$1")"
-	mv "$WORK/aside.$1" "$(l2_file "$1")"
+	expect_errno 0 rename-exchange "$WORK/aside.$1" "$(l2_file "$1")"
+	rmdir "$WORK/aside.$1"
 }
 
 absent() {
