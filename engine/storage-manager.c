@@ -110,12 +110,17 @@ find_policies(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GErr
 	return sm->eviction_policy != NULL;
 }
 
+uint64_t
+kvc_l1_overrun_default(uint64_t l1_size_bytes)
+{
+	return MAX(l1_size_bytes / 10, OVERRUN_MIN_BYTES);
+}
+
 static bool
 build_l1(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **error)
 {
-	uint64_t overrun = config->l1_overrun_bytes
-				   ? config->l1_overrun_bytes
-				   : MAX(config->l1_size_bytes / 10, OVERRUN_MIN_BYTES);
+	uint64_t overrun = config->l1_overrun_bytes ? config->l1_overrun_bytes
+						    : kvc_l1_overrun_default(config->l1_size_bytes);
 	double watermark = config->eviction_trigger_watermark;
 	double ratio = config->eviction_ratio;
 	sm->memory = kvc_l1_memory_new(config->l1_size_bytes, overrun, error);

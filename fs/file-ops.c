@@ -438,10 +438,12 @@ open_loaded_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 	bool is_write = (fi->flags & O_ACCMODE) != O_RDONLY;
 	KvcfsHandle *handle =
 		kvcfs_handle_new(is_write ? KVCFS_HANDLE_KEYS_WRITE : KVCFS_HANDLE_TEXT, keys);
-	if (fi->flags & O_TRUNC)
+	/* A chain is not given up for a line that is none: see write_keys_locked(). */
+	handle->is_replacing = is_write && (fi->flags & O_TRUNC);
+	if (!is_write && (fi->flags & O_TRUNC))
 		kvcfs_prefix_clear(prefix, false);
 	GString *text = kvcfs_prefix_text(prefix);
-	handle->write_offset = text->len;
+	handle->write_offset = handle->is_replacing ? 0 : text->len;
 	if (is_write)
 		g_string_truncate(text, 0);
 	handle->text = text;

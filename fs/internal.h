@@ -547,6 +547,8 @@ typedef struct KvcfsHandle {
 	bool is_counted;     /* in the inode's n_opens */
 	GString *text;	     /* TEXT: what is read; KEYS_WRITE: the line that is not complete yet */
 	uint64_t write_offset; /* KEYS_WRITE: where the next write must be, unless O_APPEND */
+	bool is_replacing; /* KEYS_WRITE: O_TRUNC, in effect with the first good write or close */
+	bool has_failed;   /* KEYS_WRITE: a write was refused */
 	/* DIR of a DIR: its children. */
 	GPtrArray *children;
 	/* PREFIX_DIR: the chain when it was opened, how much of it exists, and who holds it. */
@@ -649,6 +651,8 @@ bool kvcfs_prefix_has_locked(KvcfsInode *prefix, const KvcObjectKey *key);
 /* A writer takes the next position, or joins one; later it commits or gives it up. */
 void kvcfs_prefix_take_position_locked(KvcfsInode *prefix, KvcObjectKey *key);
 void kvcfs_prefix_settle_position(KvcfsInode *prefix, KvcObjectKey *key, bool committed);
+/* Appends the object KEY: 0, -EEXIST or -ENOENT (the directory is gone). In link.c. */
+int kvcfs_prefix_link(KvcfsInode *prefix, KvcObjectKey *key);
 /* unlink(2) of an entry: 0 or -ENOENT. */
 int kvcfs_prefix_unlink(KvcfsInode *prefix, const char *name);
 /* The keys of the chain in order (transfer full). */
@@ -664,6 +668,7 @@ void kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid);
 bool kvcfs_prefix_hides_keys_file(KvcfsInode *prefix, pid_t tid);
 void kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid);
 void kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file);
+void kvcfs_prefix_clear_locked(KvcfsInode *prefix, bool remove_keys_file);
 /* Appends complete lines that have been checked. true: the save timer has to be armed. */
 bool kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len);
 /* A chain longer than this is refused (a line is at most 129 bytes). */

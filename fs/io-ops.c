@@ -114,6 +114,18 @@ write_staging(KvcfsHandle *handle, const char *data, size_t size, off_t off)
 	return n;
 }
 
+/* The O_TRUNC of the open comes into effect; true: the save timer has to be armed. */
+static bool
+replace_keys_locked(KvcfsHandle *handle)
+{
+	KvcfsInode *prefix = handle->inode->parent;
+	if (!handle->is_replacing)
+		return false;
+	handle->is_replacing = false;
+	kvcfs_prefix_clear_locked(prefix, false);
+	return kvcfs_prefix_mark_dirty_locked(prefix);
+}
+
 /*
  * Lines are taken as they become complete; a line that cannot become a hash fails its write.
  * Writers that share the descriptor are kept apart by names.
@@ -134,8 +146,12 @@ write_keys_locked(KvcfsHandle *handle,
 	const char *newline = memrchr(text->str, '\n', text->len);
 	size_t complete = newline ? (size_t)(newline - text->str) + 1 : 0;
 	if (!kvcfs_chain_are_lines(text->str, complete) ||
-	    text->len - complete > 2 * KVC_CHUNK_HASH_MAX_BYTES)
+	    text->len - complete > 2 * KVC_CHUNK_HASH_MAX_BYTES) {
+		handle->has_failed = true;
 		return -EINVAL;
+	}
+	if (complete > 0)
+		*must_arm |= replace_keys_locked(handle);
 	*must_arm |= kvcfs_prefix_append_lines_locked(prefix, text->str, complete);
 	g_string_assign(handle->text, "");
 	g_string_append_len(handle->text, text->str + complete, (gssize)(text->len - complete));
@@ -227,11 +243,15 @@ flush_keys(KvcfsHandle *handle)
 	int rc = 0;
 	pthread_mutex_lock(&fs->names);
 	GString *text = handle->text;
-	if (text->len > 0 && !kvcfs_chain_are_lines(text->str, text->len))
+	if (text->len > 0 && !kvcfs_chain_are_lines(text->str, text->len)) {
 		rc = -EINVAL;
-	else if (text->len > 0)
-		must_arm = kvcfs_prefix_append_lines_locked(handle->inode->parent, text->str,
-							    text->len);
+		handle->has_failed = true;
+	}
+	if (!handle->has_failed)
+		must_arm = replace_keys_locked(handle);
+	if (text->len > 0 && rc == 0)
+		must_arm |= kvcfs_prefix_append_lines_locked(handle->inode->parent, text->str,
+							     text->len);
 	g_string_truncate(text, 0);
 	pthread_mutex_unlock(&fs->names);
 	if (must_arm)

@@ -23,8 +23,8 @@ committed_key(KvcfsInode *inode)
 	return key;
 }
 
-static int
-append(KvcfsInode *prefix, KvcObjectKey *key)
+int
+kvcfs_prefix_link(KvcfsInode *prefix, KvcObjectKey *key)
 {
 	Kvcfs *fs = prefix->fs;
 	bool must_arm = false;
@@ -56,7 +56,7 @@ link_object(KvcfsInode *dir, KvcObjectKey *key, const char *name)
 		return -EINVAL;
 	if (!kvcfs_object_exists(dir->fs, key))
 		return -ENOENT;
-	return append(dir, key);
+	return kvcfs_prefix_link(dir, key);
 }
 
 void

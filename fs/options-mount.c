@@ -124,6 +124,8 @@ fail_unknown(const char *name, GError **error)
 	for (size_t i = 0; i < G_N_ELEMENTS(table); i++)
 		names[i] = table[i].name;
 	const char *nearest = kvc_nearest_name(name, names);
+	if (nearest != NULL && strcmp(nearest, name) == 0)
+		nearest = NULL; /* it exists, but not here */
 	g_autofree char *suggestion = kvcfs_option_suggest("", name);
 	if (nearest != NULL && suggestion[0] == '\0') {
 		g_free(suggestion);
@@ -217,6 +219,38 @@ kvcfs_options_take_mount_options(KvcfsOptions *options,
 		}
 	}
 	return true;
+}
+
+/* One mount option moves from the first place to the last one. */
+static void
+rotate_once(KvcfsOptions *options)
+{
+	GPtrArray *array = options->mount_options;
+	g_autofree char *first = NULL, *origin = NULL;
+	for (guint i = 0; i < array->len; i++) {
+		g_autofree char *key = g_strdup_printf("options.%u", i);
+		g_autofree char *before = i > 0 ? g_strdup_printf("options.%u", i - 1) : NULL;
+		char *value = g_strdup(g_hash_table_lookup(options->origins, key));
+		if (i == 0)
+			origin = value;
+		else
+			g_hash_table_insert(options->origins, g_steal_pointer(&before), value);
+	}
+	first = g_ptr_array_steal_index(array, 0);
+	g_hash_table_insert(options->origins, g_strdup_printf("options.%u", array->len),
+			    g_steal_pointer(&origin));
+	g_ptr_array_add(array, g_steal_pointer(&first));
+}
+
+void
+kvcfs_options_put_last(KvcfsOptions *options, guint n)
+{
+	const GPtrArray *array = options->mount_options;
+	for (guint i = 0; i < n; i++)
+		rotate_once(options);
+	for (guint i = 0; i < array->len; i++)
+		if (strcmp(array->pdata[i], "ro") == 0 || strcmp(array->pdata[i], "rw") == 0)
+			options->is_read_only = strcmp(array->pdata[i], "ro") == 0;
 }
 
 /* ---- mount.kvcachefs ----------------------------------------------------------------------- */

@@ -58,6 +58,9 @@ const char *kvcfs_option_origin(const KvcfsOptions *options, const OptionDef *de
 
 /* options-file.c: what --config names, below what the command line says. */
 bool kvcfs_options_read_file(KvcfsOptions *options, GError **error);
+/* The first N mount options, the command line's, go behind those of the file: the last one counts.
+ */
+void kvcfs_options_put_last(KvcfsOptions *options, guint n);
 /*
  * options-mount.c: replaces mount_options from index FIRST on by what libfuse is to be told, one
  * option an entry, after our own among them were set with ORIGIN.

@@ -173,6 +173,8 @@ kvcfs_option_suggest(const char *dashes, const char *name)
 	for (size_t i = 0; i < G_N_ELEMENTS(defs); i++)
 		names[i] = defs[i].name;
 	const char *nearest = kvc_nearest_name(name, names);
+	if (nearest && strcmp(nearest, name) == 0)
+		nearest = NULL; /* it exists, but not here */
 	return nearest ? g_strdup_printf("; did you mean \"%s%s\"?", dashes, nearest)
 		       : g_strdup("");
 }
@@ -421,12 +423,19 @@ split_temp_names(KvcfsOptions *options, GError **error)
 static bool
 complete(KvcfsOptions *options, GError **error)
 {
-	if (!kvcfs_options_take_mount_options(options, 0, KVCFS_ORIGIN_COMMAND_LINE, error) ||
-	    (options->config_file != NULL && !kvcfs_options_read_file(options, error)) ||
+	if (!kvcfs_options_take_mount_options(options, 0, KVCFS_ORIGIN_COMMAND_LINE, error))
+		return false;
+	guint n_given = options->mount_options->len;
+	if ((options->config_file != NULL && !kvcfs_options_read_file(options, error)) ||
 	    !split_temp_names(options, error))
 		return false;
+	kvcfs_options_put_last(options, n_given);
 	g_ptr_array_add(options->l2_adapters, NULL);
 	g_ptr_array_add(options->temp_names, NULL);
+	if (options->max_object_size_bytes == 0)
+		options->max_object_size_bytes = options->l1_size_bytes / 8;
+	if (options->l1_overrun_bytes == 0)
+		options->l1_overrun_bytes = kvc_l1_overrun_default(options->l1_size_bytes);
 	if (!kvcfs_check_l1_size(options->l1_size_bytes, error) || !check_io_mode(options, error) ||
 	    !check_policies(options, error) ||
 	    !kvcfs_options_foreach_path(options, check_absolute, NULL, error))

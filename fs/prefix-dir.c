@@ -363,8 +363,8 @@ kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid)
 	pthread_mutex_unlock(&prefix->fs->names);
 }
 
-static void
-clear_locked(KvcfsInode *prefix, bool remove_keys_file)
+void
+kvcfs_prefix_clear_locked(KvcfsInode *prefix, bool remove_keys_file)
 {
 	kvcfs_chain_clear_locked(prefix);
 	prefix->chain->maker = 0;
@@ -378,7 +378,7 @@ kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file)
 {
 	Kvcfs *fs = prefix->fs;
 	pthread_mutex_lock(&fs->names);
-	clear_locked(prefix, remove_keys_file);
+	kvcfs_prefix_clear_locked(prefix, remove_keys_file);
 	bool must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
 	pthread_mutex_unlock(&fs->names);
 	if (must_arm)
@@ -403,7 +403,7 @@ kvcfs_prefix_replace(KvcfsInode *prefix, const char *text, size_t len)
 	if (!kvcfs_chain_are_lines(text, len))
 		return -EINVAL;
 	pthread_mutex_lock(&fs->names);
-	clear_locked(prefix, false);
+	kvcfs_prefix_clear_locked(prefix, false);
 	kvcfs_chain_append_lines_locked(prefix, text, len);
 	bool must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
 	pthread_mutex_unlock(&fs->names);

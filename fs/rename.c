@@ -66,6 +66,33 @@ rename_file(KvcfsInode *dir,
 	return rc;
 }
 
+/* ---- Objects within their rank --------------------------------------------------------------- */
+
+/*
+ * Between a rank directory and its prefix directories an object keeps its name: a rename adds and
+ * drops references. With EXDEV mv(1) would copy it onto itself, and then delete it.
+ */
+static int
+rename_reference(KvcfsInode *dir,
+		 KvcObjectKey *key,
+		 KvcfsInode *new_dir,
+		 const char *new_name,
+		 unsigned flags)
+{
+	g_autoptr(KvcObjectKey) new_key =
+		new_dir->scope ? kvcfs_name_to_key(new_dir->scope, new_name) : NULL;
+	if (!new_key || !kvc_object_key_equal(key, new_key))
+		return -EXDEV;
+	int rc = new_dir->kind == KVCFS_PREFIX ? kvcfs_prefix_link(new_dir, key) : -EEXIST;
+	if (rc == -EEXIST && (flags & RENAME_NOREPLACE))
+		return rc;
+	if (rc == -EEXIST)
+		rc = 0;
+	if (rc == 0 && dir->kind == KVCFS_PREFIX && dir != new_dir)
+		rc = kvcfs_prefix_unlink(dir, new_name);
+	return rc;
+}
+
 /* ---- Directories of plain files ------------------------------------------------------------- */
 
 /* Moves every key of FROM to TO; 0 or the first -errno, then those that had moved are back. */
@@ -213,7 +240,7 @@ rename_object(KvcfsInode *dir,
 	if (!exists)
 		return key ? -ENOENT : -EXDEV;
 	return key->space == KVC_SPACE_PLAIN ? rename_file(dir, key, new_dir, new_name, flags)
-					     : -EXDEV;
+					     : rename_reference(dir, key, new_dir, new_name, flags);
 }
 
 static int

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Attributes of objects. The mtime is the file's. Mode and owner are text in an xattr: those of the
- * file stay what they are, since other programs read these directories; the default of a new object
- * (0644, root) is not written down. Other user xattrs are real ones of the file.
+ * Attributes of objects. The mtime is the file's. Mode and owner are text in an xattr; the file
+ * stays its maker's, since other programs read these directories, but who may not read the object
+ * may not read the file. The default of a new object (0644, root) is not written down. Other user
+ * xattrs are real ones of the file.
  */
 
 #include <errno.h>
@@ -143,6 +144,16 @@ write_mtime(int fd, int64_t mtime_ns)
 	return mtime_ns != 0 && futimens(fd, times) < 0 ? -errno : 0;
 }
 
+mode_t
+fs_attr_file_mode(const KvcObjectAttributes *attributes)
+{
+	const mode_t readers = S_IRGRP | S_IROTH;
+
+	if (!attributes || attributes->mode == 0)
+		return 0644;
+	return (S_IRUSR | S_IWUSR) | (attributes->mode & readers);
+}
+
 static bool
 is_default(const KvcObjectAttributes *attributes)
 {
@@ -206,6 +217,8 @@ fs_attr_write(FsAdapter *fs,
 	/* Without a mode nothing is known but the time. */
 	if (attributes->mode != 0) {
 		result = write_mode(fd, attributes, how);
+		if (how == FS_ATTR_REPLACE && fchmod(fd, fs_attr_file_mode(attributes)) < 0)
+			result = -errno;
 		rc = write_xattrs(fd, attributes->xattrs, how);
 		result = result < 0 ? result : rc;
 	}

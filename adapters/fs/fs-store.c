@@ -71,7 +71,8 @@ create_temp(FsJob *job)
 	const int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
 
 	for (int i = 0;; i++) {
-		job->fd = openat(job->fs->base_fd, job->temp_path, flags, 0644);
+		job->fd = openat(job->fs->base_fd, job->temp_path, flags,
+				 fs_attr_file_mode(job->object.attributes));
 		if (job->fd >= 0)
 			return 0;
 		int rc = -errno;

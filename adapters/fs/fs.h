@@ -263,6 +263,8 @@ typedef enum {
  * that it once had another size; counted. ST is renewed when the file was replaced since.
  */
 bool fs_attr_read(FsAdapter *fs, const char *path, struct stat *st, KvcL2ObjectInfo *info);
+/* The mode of the file of an object with ATTRIBUTES (may be NULL). */
+mode_t fs_attr_file_mode(const KvcObjectAttributes *attributes);
 /* ATTRIBUTES may be NULL. 0 or the first -errno, which is counted; as many as can be are set. */
 int fs_attr_write(FsAdapter *fs,
 		  int fd,

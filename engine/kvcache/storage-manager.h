@@ -46,6 +46,9 @@ typedef struct KvcStorageManagerConfig {
 	void *user;
 } KvcStorageManagerConfig;
 
+/* What l1_overrun_bytes 0 means. */
+uint64_t kvc_l1_overrun_default(uint64_t l1_size_bytes);
+
 /* Builds everything and starts the threads and the background listing; NULL with ERROR set. */
 KvcStorageManager *kvc_storage_manager_new(const KvcStorageManagerConfig *config, GError **error);
 /*
