@@ -136,14 +136,17 @@ mkdir -p "$MNT/cp"
 cp -r "$model" "$MNT/cp/" || fail "cp -r of a model with a prefix directory"
 diff -r "$model" "$MNT/cp/Llama-3.1-8B"
 expect_output "$(printf '%s\n' "${chain[@]}" .keys)" ls -UA "$MNT/cp/Llama-3.1-8B/@01000100/system prompt"
-# A prefix directory by itself, within its rank, into another one, and from a disk in another order.
+# A prefix directory by itself, within its rank, into another one, and from a disk in another order
+# (to where its objects are not yet: cp goes by the disk's inode numbers, and may write .keys first).
 cp -r "$RANK/system prompt" "$RANK/copied prompt" || fail "cp -r of a prefix directory"
 expect_output "$(printf '%s\n' "${chain[@]}" .keys)" ls -UA "$RANK/copied prompt"
 cp -r "$RANK/system prompt" "$gpt/prompt" || fail "cp -r of a prefix directory to another model"
 expect_output "$(printf '%s\n' "${chain[@]}")" cat "$gpt/prompt/.keys"
 expect_data "$gpt/${chain[0]}" 5 300K
-cp -r "$WORK/copy/meta-llama/Llama-3.1-8B/@01000100/system prompt" "$gpt/from disk" || fail "cp -r of a prefix directory from a disk"
-expect_output "$(printf '%s\n' "${chain[@]}")" ls -U "$gpt/from disk"
+restored=$MNT/restored/@01000100
+mkdir -p "$restored"
+cp -r "$WORK/copy/meta-llama/Llama-3.1-8B/@01000100/system prompt" "$restored/from disk" || fail "cp -r of a prefix directory from a disk"
+expect_output "$(printf '%s\n' "${chain[@]}")" ls -U "$restored/from disk"
 cp -a "$MNT/hicache/a b" "$MNT/hicache/preserved" || fail "cp -a"
 assert_eq "$(stat -c '%Y %a' "$MNT/hicache/a b/small file")" "$(stat -c '%Y %a' "$MNT/hicache/preserved/small file")" "cp -a keeps time and mode"
 
@@ -178,7 +181,7 @@ mv "$MNT/hicache.3/from-disk" "$WORK/large"
 "$CLIENTS/pattern" 10 5M | cmp - "$WORK/large"
 
 # rm -rf of what was made.
-rm -rf "$MNT/unpacked" "$MNT/cp" "$MNT/sync" "$MNT/hicache.3" "$MNT/hicache/preserved" "$RANK/copied prompt" "$gpt/prompt" "$gpt/from disk"
+rm -rf "$MNT/unpacked" "$MNT/cp" "$MNT/sync" "$MNT/hicache.3" "$MNT/hicache/preserved" "$RANK/copied prompt" "$gpt/prompt" "$MNT/restored"
 for i in 5 3 4 1; do
 	rm -f "$gpt/$(chunk_hash "$i")"
 done
