@@ -115,7 +115,7 @@ test_a_store_keeps_them(void **state)
 	assert_text(path, "user.kvcache.attr", "600 12 34");
 	assert_text(path, "user.x", "1");
 	assert_int_equal(stat(path, &st), 0);
-	assert_int_equal(st.st_mode & 07777, 0644);
+	assert_int_equal(st.st_mode & 07777, 0600);
 	assert_int_equal(st.st_uid, getuid());
 	assert_int_equal(st.st_mtim.tv_sec, MTIME_NS / SEC_NS);
 	assert_int_equal(st.st_mtim.tv_nsec, MTIME_NS % SEC_NS);
