@@ -622,7 +622,7 @@ kvc_key_index_lock_attributes(KvcKeyIndex *index, const KvcObjectKey *key)
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);
 	Entry *entry = g_hash_table_lookup(shard->entries, key);
-	if (entry && entry->tiers != 0)
+	if (entry && is_known(entry))
 		return &entry->attributes;
 	kvc_mutex_unlock(&shard->lock);
 	return NULL;

@@ -49,6 +49,11 @@ redirect_writer(fuse_req_t req, KvcfsInode *inode, bool truncate)
 		return -EROFS;
 	if (inode->is_unlinked)
 		return -ENOENT;
+	/* A caller in another pid name space cannot be told from others there. */
+	if (fuse_req_ctx(req)->pid == 0) {
+		kvcfs_count(fs, overwrites_refused);
+		return -EOPNOTSUPP;
+	}
 	int rc = kvcfs_overwrite_begin(inode, truncate, &private);
 	if (rc < 0)
 		return rc;
@@ -347,6 +352,8 @@ truncate_staging(fuse_req_t req, KvcfsInode *inode)
 {
 	KvcfsInode *fresh, *dir;
 	g_autofree char *name = NULL;
+	if (fuse_req_ctx(req)->pid == 0)
+		return kvcfs_staging_set_size(inode, 0); /* as redirect_writer() */
 	int rc = kvcfs_staging_displace(inode, &fresh, &dir, &name);
 	if (rc == 0)
 		return kvcfs_staging_set_size(inode, 0); /* reached by /proc: it has no name */

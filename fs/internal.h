@@ -30,6 +30,7 @@
 	X(opens_missed, "Opens answered ENOENT: nowhere, lost on the way, or too late")            \
 	X(creates, "Writers that created a file")                                                  \
 	X(overwrites, "Committed objects opened for writing")                                      \
+	X(overwrites_refused, "Overwrites refused: the caller is in another pid name space")       \
 	X(overwrites_copied, "Of these, those copied at their first write")                        \
 	X(creates_no_room, "Creates refused because L1 is full of what may not go")                \
 	X(writes_published, "Written files that became objects")                                   \
@@ -481,6 +482,12 @@ int kvcfs_temp_rename(KvcfsInode *dir,
 		      KvcfsInode *new_dir,
 		      const char *new_name,
 		      unsigned flags);
+
+/* ---- rename.c ----------------------------------------------------------------------------------
+ */
+
+/* OLD_KEY is NEW_KEY in the engine and in our tables: 0 or -errno. FLAGS: KvcRenameFlags. */
+int kvcfs_move_key_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key, unsigned flags);
 
 /* ---- redirect.c: an OPEN that needs another inode than the one the kernel found -------------- */
 

@@ -339,7 +339,7 @@ opens_existing(fuse_req_t req, KvcfsInode *dir, const char *name, int flags)
 	if (flags & (O_EXCL | O_TRUNC) || !key || key->space != KVC_SPACE_PLAIN ||
 	    !kvcfs_object_exists(fs, key))
 		return false;
-	if ((flags & O_ACCMODE) != O_RDONLY) {
+	if ((flags & O_ACCMODE) != O_RDONLY && fuse_req_ctx(req)->pid != 0) {
 		pthread_mutex_lock(&fs->names);
 		KvcfsInode *inode = kvcfs_object_inode_locked(fs, key);
 		pthread_mutex_unlock(&fs->names);
@@ -413,17 +413,21 @@ unlink_object(KvcfsInode *dir, const char *name)
 {
 	Kvcfs *fs = dir->fs;
 	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
-	int rc = key ? kvc_storage_manager_delete(fs->sm, key) : -ENOENT;
-	if (rc < 0)
-		return rc;
+	if (!key)
+		return -ENOENT;
+	/* In one step for who commits under this name. */
 	pthread_mutex_lock(&fs->names);
-	KvcfsInode *inode = g_hash_table_lookup(fs->objects, key);
+	int rc = kvc_storage_manager_delete(fs->sm, key);
+	KvcfsInode *inode = rc == 0 ? g_hash_table_lookup(fs->objects, key) : NULL;
 	if (inode) {
 		g_hash_table_remove(fs->objects, key);
 		inode->is_unlinked = true;
 	}
+	if (rc == 0)
+		kvcfs_staging_object_removed_locked(fs, key);
 	pthread_mutex_unlock(&fs->names);
-	kvcfs_staging_object_removed(fs, key);
+	if (rc < 0)
+		return rc;
 	kvc_storage_manager_settle_deletions(fs->sm);
 	return 0;
 }

@@ -35,6 +35,7 @@ kvcfs_overwrite_begin(KvcfsInode *inode, bool truncate, KvcfsInode **out)
 		*out = kvcfs_staging_new_locked(&params);
 		kvcfs_staging_set_target_locked(*out, inode->key);
 		(*out)->xattrs = kvc_storage_manager_get_xattrs(fs->sm, inode->key);
+		(*out)->staging->is_target_gone = inode->is_unlinked; /* since we looked */
 		pthread_mutex_unlock(&fs->names);
 		kvcfs_count(fs, overwrites);
 	}

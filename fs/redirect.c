@@ -173,6 +173,8 @@ kvcfs_redirect_take(KvcfsInode *inode, pid_t tid)
 bool
 kvcfs_redirect_retry_once(Kvcfs *fs, pid_t tid, KvcObjectKey *key)
 {
+	if (tid == 0)
+		return false; /* nobody in particular */
 	pthread_mutex_lock(&fs->names);
 	Redirect *old = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
 	bool is_used = old && !old->inode && old->key && kvc_object_key_equal(old->key, key) &&

@@ -20,8 +20,8 @@
 /* ---- Plain files --------------------------------------------------------------------------- */
 
 /* OLD_KEY is NEW_KEY, in the engine and in our tables, in one step for who takes names. */
-static int
-move_key_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key, unsigned flags)
+int
+kvcfs_move_key_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key, unsigned flags)
 {
 	int rc = kvc_storage_manager_rename(fs->sm, old_key, new_key, flags);
 	if (rc < 0)
@@ -60,8 +60,8 @@ rename_file(KvcfsInode *dir,
 	if (kvc_object_key_equal(old_key, new_key))
 		return 0;
 	pthread_mutex_lock(&fs->names);
-	int rc = move_key_locked(fs, old_key, new_key,
-				 flags & RENAME_NOREPLACE ? KVC_RENAME_NOREPLACE : 0);
+	int rc = kvcfs_move_key_locked(fs, old_key, new_key,
+				       flags & RENAME_NOREPLACE ? KVC_RENAME_NOREPLACE : 0);
 	pthread_mutex_unlock(&fs->names);
 	return rc;
 }
@@ -110,7 +110,7 @@ move_keys_locked(Kvcfs *fs, KvcKeyScope *from, KvcKeyScope *to)
 		g_autoptr(KvcObjectKey) new_key = kvc_object_key_new(
 			to, old_key->space, old_key->chunk_hash, old_key->chunk_hash_len, NULL);
 		after = entry.info.sequence;
-		rc = move_key_locked(fs, old_key, new_key, 0);
+		rc = kvcfs_move_key_locked(fs, old_key, new_key, 0);
 		if (rc == -ENOENT)
 			rc = 0;
 		else if (rc == 0)
@@ -120,7 +120,7 @@ move_keys_locked(Kvcfs *fs, KvcKeyScope *from, KvcKeyScope *to)
 		KvcObjectKey *key = moved->pdata[i];
 		g_autoptr(KvcObjectKey) back = kvc_object_key_new(from, key->space, key->chunk_hash,
 								  key->chunk_hash_len, NULL);
-		move_key_locked(fs, key, back, 0);
+		kvcfs_move_key_locked(fs, key, back, 0);
 	}
 	return rc;
 }
@@ -132,6 +132,10 @@ move_directory_locked(KvcfsInode *inode, const char *path)
 	Kvcfs *fs = inode->fs;
 	KvcKeyScope *old = inode->scope;
 	KvcKeyScope *scope = kvc_key_scope_new_plain(path, NULL);
+	if (scope == old) { /* a roll-back that has come to what had not moved */
+		kvc_key_scope_unref(scope);
+		return 0;
+	}
 	int rc = move_keys_locked(fs, old, scope);
 	if (rc < 0) {
 		kvc_key_scope_unref(scope);

@@ -121,7 +121,7 @@ kvcfs_staging_set_name_locked(KvcfsInode *inode, KvcfsInode *dir, const char *na
 	}
 	if (st->n_writers > 0 && st->flushed_ns)
 		begin_closing_locked(inode);
-	return st->n_writers > 0;
+	return st->n_writers > 0 || st->is_expected;
 }
 
 void
@@ -232,6 +232,7 @@ kvcfs_staging_create(KvcfsInode *dir,
 	if (joined) {
 		*out = kvcfs_inode_ref_locked(joined);
 		joined->staging->n_writers++;
+		joined->staging->is_expected = false;
 	} else if (rc == 0) {
 		*out = kvcfs_staging_new_locked(&params);
 		params.object = NULL;
@@ -405,19 +406,25 @@ kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 
 /* ---- The commit ---------------------------------------------------------------------------- */
 
+/* What a descriptor will see when the object is gone. */
+static void
+note_size_locked(KvcfsInode *inode)
+{
+	const KvcL1Object *object = inode->staging->object;
+	pthread_mutex_lock(&inode->io_lock);
+	if (object)
+		inode->open_bytes = kvc_l1_object_get_bytes(object);
+	pthread_mutex_unlock(&inode->io_lock);
+}
+
 /* Takes the staging from its inode, which answers for the object KEY from now on (NULL: for
  * nothing). */
 static KvcfsStaging *
 take_staging_locked(KvcfsInode *inode)
 {
 	KvcfsStaging *st = g_steal_pointer(&inode->staging);
-	if (st->target && !inode->key) {
+	if (st->target && !inode->key)
 		inode->key = kvc_object_key_ref(st->target);
-		pthread_mutex_lock(&inode->io_lock);
-		if (st->object)
-			inode->open_bytes = kvc_l1_object_get_bytes(st->object);
-		pthread_mutex_unlock(&inode->io_lock);
-	}
 	return st;
 }
 
@@ -438,16 +445,19 @@ free_staging(Kvcfs *fs, KvcfsStaging *st)
 	g_free(st);
 }
 
-/* Why ST must not become an object: 0, -errno for the caller, or 1: quietly not. Counted. */
+/* Beside what finish_write returns: quietly not an object. */
+#define NOT_PUBLISHED (KVC_FINISHED_DROPPED + 1)
+
+/* Why ST must not become an object: 0, -errno for the caller, or NOT_PUBLISHED. Counted. */
 static int
 find_objection(Kvcfs *fs, const KvcfsStaging *st)
 {
 	KvcfsStat why;
 	if (!st->object)
-		return 1; /* nothing was written */
+		return NOT_PUBLISHED; /* nothing was written */
 	if (st->is_target_gone) {
 		kvcfs_count(fs, writes_not_published_unlinked);
-		return 1;
+		return NOT_PUBLISHED;
 	}
 	int rc = kvcfs_write_proof_damage(fs, st, &why);
 	if (rc < 0) {
@@ -463,13 +473,13 @@ find_objection(Kvcfs *fs, const KvcfsStaging *st)
 		return 0;
 	if (bytes == 0) {
 		kvcfs_count(fs, writes_not_published_empty);
-		return 1;
+		return NOT_PUBLISHED;
 	}
 	/* Exact to a page on small pages, to 2 MiB on huge ones (facts/fuse.md 1.13). */
 	if (!st->is_declared_complete &&
 	    lseek(kvc_l1_object_get_fd(st->object), (off_t)bytes - 1, SEEK_DATA) < 0) {
 		kvcfs_count(fs, writes_not_published_tail);
-		return 1;
+		return NOT_PUBLISHED;
 	}
 	return 0;
 }
@@ -484,7 +494,7 @@ report_lost_write(Kvcfs *fs, const KvcfsStaging *st, int rc)
 }
 
 static int
-publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st)
+publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcObjectKey *key)
 {
 	int rc = find_objection(fs, st);
 	if (rc != 0)
@@ -492,9 +502,11 @@ publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st)
 	uint64_t bytes = kvc_l1_object_get_bytes(st->object);
 	kvcfs_attr_give(inode, st->object);
 	KvcFinishMode mode =
-		st->target->space == KVC_SPACE_PLAIN ? KVC_FINISH_REPLACE : KVC_FINISH_FIRST_WINS;
-	rc = kvc_storage_manager_finish_write(fs->sm, g_steal_pointer(&st->object), st->target,
-					      mode);
+		key->space == KVC_SPACE_PLAIN ? KVC_FINISH_REPLACE : KVC_FINISH_FIRST_WINS;
+	pthread_mutex_lock(&fs->names);
+	KvcL1Object *object = g_steal_pointer(&st->object);
+	pthread_mutex_unlock(&fs->names);
+	rc = kvc_storage_manager_finish_write(fs->sm, object, key, mode);
 	if (rc == KVC_FINISHED_DROPPED)
 		kvcfs_count(fs, writes_duplicate);
 	else if (rc == 0)
@@ -502,11 +514,11 @@ publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st)
 	else
 		report_lost_write(fs, st, rc);
 	if (rc >= 0)
-		kvcfs_attr_settle(inode, st->target);
+		kvcfs_attr_settle(inode, key);
 	pthread_mutex_lock(&inode->io_lock);
 	/* Readers of the temporary file go on with the object. */
 	if (rc >= 0 && inode->n_opens > 0 && !inode->commit_lock)
-		kvc_storage_manager_reserve_read(fs->sm, st->target, &inode->commit_lock);
+		kvc_storage_manager_reserve_read(fs->sm, key, &inode->commit_lock);
 	pthread_mutex_unlock(&inode->io_lock);
 	pthread_mutex_lock(&fs->names);
 	/* An oversized one must not make the next reservation impossible. */
@@ -517,26 +529,49 @@ publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st)
 	return rc;
 }
 
-/* The end of a staging that has a target: an object, or nothing. 0 or -errno for a rename. */
+/*
+ * What happened to the name while KEY was being published: it was removed, or is another one by
+ * now. true: the object is there.
+ */
+static bool
+follow_name_locked(Kvcfs *fs, const KvcfsStaging *st, KvcObjectKey *key)
+{
+	if (st->is_target_gone) {
+		kvcfs_count(fs, writes_not_published_unlinked);
+		kvc_storage_manager_delete(fs->sm, key);
+		return false;
+	}
+	if (!kvc_object_key_equal(st->target, key))
+		kvcfs_move_key_locked(fs, key, st->target, 0);
+	return kvc_storage_manager_stat(fs->sm, st->target, NULL) == 0;
+}
+
+/*
+ * The staging stays where others find it until its object is in our tables: who removes or renames
+ * the name meanwhile leaves word there.
+ */
 int
 kvcfs_staging_commit(KvcfsInode *inode)
 {
 	Kvcfs *fs = inode->fs;
 	pthread_mutex_lock(&fs->names);
-	KvcfsStaging *st = take_staging_locked(inode);
+	g_autoptr(KvcObjectKey) key = kvc_object_key_ref(inode->staging->target);
+	note_size_locked(inode);
 	pthread_mutex_unlock(&fs->names);
-	int rc = publish(fs, inode, st);
-	pthread_mutex_lock(&fs->names);
+	int rc = publish(fs, inode, inode->staging, key);
 	bool is_object = rc == 0 || rc == KVC_FINISHED_DROPPED;
-	bool is_known = kvc_storage_manager_stat(fs->sm, st->target, NULL) == 0;
+	pthread_mutex_lock(&fs->names);
+	KvcfsStaging *st = take_staging_locked(inode);
+	/* Only now: who looks the name up meanwhile must not keep what he finds. */
+	leave_writing_locked(inode, st);
+	bool is_known = is_object ? follow_name_locked(fs, st, key)
+				  : kvc_storage_manager_stat(fs->sm, st->target, NULL) == 0;
 	/* The last one of a plain file wins, the first one of a hash. */
 	bool is_newest = is_object && st->target->space == KVC_SPACE_PLAIN;
 	if (is_known && (is_newest || !g_hash_table_contains(fs->objects, st->target)))
 		g_hash_table_replace(fs->objects, inode->key, inode);
 	if (is_newest)
 		kvcfs_note_published_locked(fs, st->target);
-	/* Only now: who looks the name up meanwhile must not keep what he finds. */
-	leave_writing_locked(inode, st);
 	pthread_mutex_unlock(&fs->names);
 	if (st->prefix)
 		kvcfs_prefix_settle_position(st->prefix, st->target, is_object && is_known);

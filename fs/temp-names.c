@@ -26,6 +26,10 @@ remove_temp_locked(KvcfsInode *dir, const char *name)
 	if (!inode)
 		return NULL;
 	g_hash_table_remove(dir->temps, name);
+	if (dir->kind == KVCFS_PREFIX) {
+		g_assert(dir->refs > 1); /* whose request this is */
+		dir->refs--;
+	}
 	inode->staging->temp_dir = NULL;
 	g_clear_pointer(&inode->staging->temp_name, g_free);
 	return inode;
@@ -39,6 +43,9 @@ kvcfs_temp_add_locked(KvcfsInode *dir, const char *name, KvcfsInode *inode)
 		old->is_unlinked = true;
 	if (!dir->temps)
 		dir->temps = g_hash_table_new(g_str_hash, g_str_equal);
+	/* The kernel may forget a prefix directory, and with it must not go what is in it. */
+	if (dir->kind == KVCFS_PREFIX)
+		kvcfs_inode_ref_locked(dir);
 	inode->staging->temp_dir = dir;
 	inode->staging->temp_name = g_strdup(name);
 	inode->staging->sequence = ++dir->fs->next_temp;
@@ -124,7 +131,11 @@ rename_to_object(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const c
 	int rc = inode ? kvcfs_write_proof_damage(fs, inode->staging, NULL) : -ENOENT;
 	bool is_open = false;
 	if (rc == 0) {
+		g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(new_dir->scope, new_name);
 		remove_temp_locked(dir, name);
+		/* Who overwrites what is replaced has a file without a name, as after unlink. */
+		if (key->space == KVC_SPACE_PLAIN)
+			kvcfs_staging_object_removed_locked(fs, key);
 		is_open = kvcfs_staging_set_name_locked(inode, new_dir, new_name);
 	}
 	pthread_mutex_unlock(&fs->names);

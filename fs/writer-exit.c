@@ -13,6 +13,7 @@
 
 #include "fs/writer-exit.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,6 +78,15 @@ is_in_exec(pid_t tid)
 	       sscanf(line, "%lu %*u %*u %lu", &size, &text) == 2 && size > 0 && text == 0;
 }
 
+/* The link is for those who may; nothing is resolved by reading it. */
+static bool
+may_trace(pid_t tid)
+{
+	char path[64], target[8];
+	snprintf(path, sizeof(path), "/proc/%d/cwd", (int)tid);
+	return readlink(path, target, sizeof(target)) >= 0 || errno != EACCES;
+}
+
 KvcfsWriterExit
 kvcfs_writer_exit_look(pid_t tid)
 {
@@ -90,8 +100,12 @@ kvcfs_writer_exit_look(pid_t tid)
 		return KVCFS_WRITER_UNKNOWN;
 	if (!(stat_field(line, FIELD_FLAGS) & PF_EXITING))
 		return KVCFS_WRITER_CLOSED;
-	if (stat_field(line, FIELD_EXIT_CODE) & 0x7f)
+	long exit_code = stat_field(line, FIELD_EXIT_CODE);
+	if (exit_code & 0x7f)
 		return KVCFS_WRITER_KILLED;
+	/* Who may not trace a process (no CAP_SYS_PTRACE) reads 0 there. */
+	if (exit_code == 0 && !may_trace(tid))
+		return KVCFS_WRITER_CUT_OFF;
 	return had_other_threads(tid, line) ? KVCFS_WRITER_CUT_OFF : KVCFS_WRITER_CLOSED;
 }
 
