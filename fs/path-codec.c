@@ -40,8 +40,8 @@ ends_in_tmp_and_word(const char *name)
 }
 
 /* Is one of the components of DIRECTORY "tmp" or ".tmp"? */
-static bool
-is_temporary_directory(const char *directory)
+bool
+kvcfs_directory_is_temporary(const char *directory)
 {
 	g_auto(GStrv) components = g_strsplit(directory, "/", -1);
 	return g_strv_contains((const char *const *)components, "tmp") ||
@@ -60,7 +60,7 @@ kvcfs_name_is_temporary(const char *directory, const char *name)
 	for (char **pattern = more_temporary; pattern && *pattern; pattern++)
 		if (fnmatch(*pattern, name, 0) == 0)
 			return true;
-	return ends_in_tmp_and_word(name) || (directory && is_temporary_directory(directory));
+	return ends_in_tmp_and_word(name) || (directory && kvcfs_directory_is_temporary(directory));
 }
 
 /* "@..." that reads as a rank is the name of a directory. */

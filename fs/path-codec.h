@@ -22,6 +22,8 @@ typedef enum {
 } KvcfsNameClass;
 
 bool kvcfs_name_is_hash(const char *name);
+/* Are all files below the plain directory DIRECTORY temporary? */
+bool kvcfs_directory_is_temporary(const char *directory);
 /* By the one table of temporary names; DIRECTORY: the path of a plain directory, or NULL. */
 bool kvcfs_name_is_temporary(const char *directory, const char *name);
 /* In a directory with SCOPE: of a rank (and its prefix directories), or plain. */

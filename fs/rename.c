@@ -202,11 +202,14 @@ rename_directory(KvcfsInode *dir,
 	pthread_mutex_unlock(&fs->names);
 	if (!may_move)
 		return child ? -EXDEV : -ENOENT;
+	g_autofree char *old_path = g_strdup(child->scope->model_name);
+	g_autofree char *path = kvcfs_tree_path(new_dir, new_name);
+	/* Its files would become temporary ones, or these files: mv copies them. */
+	if (kvcfs_directory_is_temporary(path) != kvcfs_directory_is_temporary(old_path))
+		return -EXDEV;
 	int rc = clear_place(new_dir, new_name, flags);
 	if (rc < 0)
 		return rc;
-	g_autofree char *old_path = g_strdup(child->scope->model_name);
-	g_autofree char *path = kvcfs_tree_path(new_dir, new_name);
 	pthread_mutex_lock(&fs->names);
 	rc = move_tree_locked(child, path);
 	if (rc == 0) {
