@@ -726,6 +726,8 @@ KvcfsNotifier *kvcfs_notifier_new(Kvcfs *fs);
 void kvcfs_notifier_free(KvcfsNotifier *notifier);
 /* From the engine, any thread: KEY is in no tier any more. */
 void kvcfs_notifier_key_lost(KvcfsNotifier *notifier, KvcObjectKey *key);
+/* This thread removes KEY for a request of the kernel, which needs no word of it. NULL: the end. */
+void kvcfs_notifier_set_own(const KvcObjectKey *key);
 
 /* ---- kvcfs.c ------------------------------------------------------------------------------- */
 

@@ -417,7 +417,9 @@ unlink_object(KvcfsInode *dir, const char *name)
 		return -ENOENT;
 	/* In one step for who commits under this name. */
 	pthread_mutex_lock(&fs->names);
+	kvcfs_notifier_set_own(key);
 	int rc = kvc_storage_manager_delete(fs->sm, key);
+	kvcfs_notifier_set_own(NULL);
 	KvcfsInode *inode = rc == 0 ? g_hash_table_lookup(fs->objects, key) : NULL;
 	if (inode) {
 		g_hash_table_remove(fs->objects, key);

@@ -16,9 +16,21 @@ struct KvcfsNotifier {
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	/* Protected by lock. */
-	GQueue keys; /* of KvcObjectKey (owned): lost, the kernel does not know yet */
+	GQueue lost; /* of Lost: the kernel does not know yet */
 	bool is_stopping;
 };
+
+typedef struct Lost {
+	KvcObjectKey *key; /* owned */
+	bool is_own;	   /* by a request of the kernel's: the name in its directory is gone */
+} Lost;
+
+/*
+ * What the calling thread is removing on the kernel's behalf. To tell the kernel of that name would
+ * be of no use, and would wait for the lock of the directory, which the request holds: killed in
+ * between, the daemon could not end, and nobody would answer the request.
+ */
+static _Thread_local const KvcObjectKey *own_key;
 
 typedef struct Entry {
 	KvcfsInode *dir; /* owned reference */
@@ -34,13 +46,13 @@ add_dir_locked(GArray *entries, KvcfsInode *dir, const char *name)
 
 /* Every name that KEY has in this mount. */
 static GArray *
-find_names(Kvcfs *fs, KvcObjectKey *key)
+find_names(Kvcfs *fs, KvcObjectKey *key, bool but_own)
 {
 	GArray *entries = g_array_new(FALSE, FALSE, sizeof(Entry));
 	g_autofree char *name = kvcfs_key_to_name(key);
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *dir = kvcfs_tree_find_dir_locked(fs, key->scope);
-	if (dir)
+	if (dir && !but_own)
 		add_dir_locked(entries, dir, name);
 	if (dir && dir->nlinks && g_hash_table_contains(dir->nlinks, key)) {
 		GHashTableIter iter;
@@ -55,9 +67,9 @@ find_names(Kvcfs *fs, KvcObjectKey *key)
 }
 
 static void
-forget_key(Kvcfs *fs, KvcObjectKey *key)
+forget_key(Kvcfs *fs, const Lost *lost)
 {
-	g_autoptr(GArray) entries = find_names(fs, key);
+	g_autoptr(GArray) entries = find_names(fs, lost->key, lost->is_own);
 	for (guint i = 0; i < entries->len; i++) {
 		Entry *entry = &g_array_index(entries, Entry, i);
 		if (fs->se)
@@ -68,27 +80,35 @@ forget_key(Kvcfs *fs, KvcObjectKey *key)
 	}
 }
 
-/* The next key (transfer full), or NULL: the end. */
-static KvcObjectKey *
-wait_for_key(KvcfsNotifier *notifier)
+static void
+lost_free(void *data)
 {
-	KvcObjectKey *key = NULL;
+	Lost *lost = data;
+	kvc_object_key_unref(lost->key);
+	g_free(lost);
+}
+
+/* The next one (transfer full), or NULL: the end. */
+static Lost *
+wait_for_lost(KvcfsNotifier *notifier)
+{
+	Lost *lost = NULL;
 	pthread_mutex_lock(&notifier->lock);
-	while (!notifier->is_stopping && !(key = g_queue_pop_head(&notifier->keys)))
+	while (!notifier->is_stopping && !(lost = g_queue_pop_head(&notifier->lost)))
 		pthread_cond_wait(&notifier->wake, &notifier->lock);
 	pthread_mutex_unlock(&notifier->lock);
-	return key;
+	return lost;
 }
 
 static void *
 notify_thread(void *data)
 {
 	KvcfsNotifier *notifier = data;
-	KvcObjectKey *key;
+	Lost *lost;
 	pthread_setname_np(pthread_self(), "kvcfs-notify");
-	while ((key = wait_for_key(notifier))) {
-		forget_key(notifier->fs, key);
-		kvc_object_key_unref(key);
+	while ((lost = wait_for_lost(notifier))) {
+		forget_key(notifier->fs, lost);
+		lost_free(lost);
 	}
 	return NULL;
 }
@@ -113,17 +133,25 @@ kvcfs_notifier_free(KvcfsNotifier *notifier)
 	pthread_cond_signal(&notifier->wake);
 	pthread_mutex_unlock(&notifier->lock);
 	pthread_join(notifier->thread, NULL);
-	g_queue_clear_full(&notifier->keys, (GDestroyNotify)kvc_object_key_unref);
+	g_queue_clear_full(&notifier->lost, lost_free);
 	pthread_cond_destroy(&notifier->wake);
 	pthread_mutex_destroy(&notifier->lock);
 	g_free(notifier);
 }
 
 void
+kvcfs_notifier_set_own(const KvcObjectKey *key)
+{
+	own_key = key;
+}
+
+void
 kvcfs_notifier_key_lost(KvcfsNotifier *notifier, KvcObjectKey *key)
 {
+	Lost *lost = g_new(Lost, 1);
+	*lost = (Lost){kvc_object_key_ref(key), own_key && kvc_object_key_equal(own_key, key)};
 	pthread_mutex_lock(&notifier->lock);
-	g_queue_push_tail(&notifier->keys, kvc_object_key_ref(key));
+	g_queue_push_tail(&notifier->lost, lost);
 	pthread_cond_signal(&notifier->wake);
 	pthread_mutex_unlock(&notifier->lock);
 }

@@ -23,7 +23,9 @@
 int
 kvcfs_move_key_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key, unsigned flags)
 {
+	kvcfs_notifier_set_own(old_key);
 	int rc = kvc_storage_manager_rename(fs->sm, old_key, new_key, flags);
+	kvcfs_notifier_set_own(NULL);
 	if (rc < 0)
 		return rc;
 	KvcfsInode *target = g_hash_table_lookup(fs->objects, new_key);
