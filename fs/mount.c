@@ -20,6 +20,7 @@
 #include "fs/mount-table.h"
 
 #define LOCK_WAIT_US (120 * G_USEC_PER_SEC)
+#define DYING_WAIT_US (1 * G_USEC_PER_SEC)
 #define LOCK_MESSAGE_US (2 * G_USEC_PER_SEC)
 #define PROBE_TIMEOUT_MS 2000
 #define MAX_STALE_MOUNTS 64
@@ -130,6 +131,18 @@ is_dying(pid_t pid)
 }
 
 /*
+ * A daemon that was killed while it told the kernel of a name that a request has locked cannot end,
+ * and the request is never answered: aborting the connection frees both. (The mount stays, stale.)
+ */
+static void
+abort_connection(const char *mountpoint)
+{
+	g_message("the daemon of %s was killed and cannot end: aborting its connection",
+		  mountpoint);
+	umount2(mountpoint, MNT_FORCE | UMOUNT_NOFOLLOW);
+}
+
+/*
  * Waits while another daemon has the lock and is not serving MOUNTPOINT (any more): it drains, is
  * dying, or it is another start that is about to mount.
  */
@@ -137,7 +150,7 @@ static bool
 take_lock(const char *mountpoint, KvcfsStateDir *state, GError **error)
 {
 	int64_t start = g_get_monotonic_time();
-	bool said = false;
+	bool said = false, has_aborted = false;
 
 	for (;;) {
 		int locked = kvcfs_state_dir_try_lock(state);
@@ -154,6 +167,10 @@ take_lock(const char *mountpoint, KvcfsStateDir *state, GError **error)
 		    entry.dev_major == holder.dev_major && entry.dev_minor == holder.dev_minor)
 			return already_mounted(mountpoint, error);
 		int64_t waited = g_get_monotonic_time() - start;
+		if (waited > DYING_WAIT_US && !has_aborted && is_dying(holder.pid)) {
+			has_aborted = true;
+			abort_connection(mountpoint);
+		}
 		if (waited > LOCK_WAIT_US) {
 			set_errno_error(
 				error, EBUSY,
