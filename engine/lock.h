@@ -42,9 +42,6 @@ void kvc_mutex_unlock(KvcMutex *mutex);
  */
 void kvc_mutex_lock_both(KvcMutex *a, KvcMutex *b);
 void kvc_mutex_unlock_both(KvcMutex *a, KvcMutex *b);
-/* Two locks of one rank, or one lock given twice, in an order that all callers share. */
-void kvc_mutex_lock_both(KvcMutex *a, KvcMutex *b);
-void kvc_mutex_unlock_both(KvcMutex *a, KvcMutex *b);
 /* Condition variables on CLOCK_MONOTONIC. 0 or ETIMEDOUT; DEADLINE_NS 0: no limit. */
 void kvc_cond_init(pthread_cond_t *cond);
 int kvc_cond_wait_until(pthread_cond_t *cond, KvcMutex *mutex, int64_t deadline_ns);

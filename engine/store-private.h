@@ -211,7 +211,7 @@ struct KvcStoreController {
 bool kvc_store_controller_post(KvcStoreController *c, KvcStoreMessage *message);
 
 /* store-record.c */
-/* The record of KEY, made when there is none; to be advanced. */
+/* The record that takes what is new for KEY, made when there is none; to be advanced. */
 KvcStoreRecord *kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key);
 void kvc_store_record_commit(KvcStoreController *c, KvcL1Object *object);
 void kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters);
@@ -231,8 +231,6 @@ void kvc_store_fire_backoffs(KvcStoreController *c, int64_t now_ns);
 /* When the next one is due, or 0. */
 int64_t kvc_store_next_due_ns(KvcStoreController *c);
 
-/* The record that takes what is new for KEY. */
-KvcStoreRecord *kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key);
 /* R, if there is one for KEY, gets nothing more and is found no more: M waits for what is begun. */
 KvcStoreRecord *kvc_store_record_seal(KvcStoreController *c, KvcObjectKey *key, KvcStoreRename *m);
 /* Is nothing left of a sealed record? */

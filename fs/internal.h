@@ -5,11 +5,12 @@
 /*
  * What the files of fs/ share.
  *
- * Locks, outermost first: Kvcfs.save_lock (one chain is written at a time), Kvcfs.names (the tree,
- * the tables, reference counts, chains, stagings), then an inode's io_lock (its opens and its
- * backing id). Both are held for short work in memory only; engine functions that never block may
- * be called under them, since the engine's callbacks take neither (they only post to the notifier).
- * Nothing is answered and nothing is waited for under a lock.
+ * Locks, outermost first: a staging's copy_lock (one copy is made of it), Kvcfs.save_lock (one
+ * chain is written at a time), Kvcfs.names (the tree, the tables, reference counts, chains,
+ * stagings), then an inode's io_lock (its opens and its backing id). The last two are held for
+ * short work in memory only; engine functions that never block may be called under them, since the
+ * engine's callbacks take neither (they only post to the notifier). Nothing is answered under a
+ * lock, and nothing is waited for but room in L1 under the first two.
  */
 
 #include "fs/kvcfs.h"
@@ -218,7 +219,7 @@ struct Kvcfs {
 	GHashTable *published;	   /* key -> when a plain file was; commit-wait.c's */
 	GHashTable *redirects;	   /* thread -> redirect.c's */
 	bool is_sweep_armed;	   /* a timer will look at the redirects */
-	GPtrArray *commit_waiters; /* who waits for it; staging.c's */
+	GPtrArray *commit_waiters; /* who waits for it; commit-wait.c's */
 	GPtrArray *held_dirs;	   /* of KvcfsHandle: opendirs whose loads have not begun */
 	GPtrArray *open_prefixes;  /* of KvcfsHandle: all open prefix directories */
 	bool is_save_armed;	   /* a timer will save the changed chains */
