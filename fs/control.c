@@ -346,8 +346,7 @@ add_object_key(Kvcfs *fs, const char *const *names, size_t n, GPtrArray *keys)
 		return -ENOENT;
 	g_autoptr(KvcObjectKey) key =
 		dir->scope ? kvcfs_name_to_key(dir->scope, names[n - 1]) : NULL;
-	bool found = key && kvcfs_object_exists(fs, key) &&
-		     (dir->kind != KVCFS_PREFIX || kvcfs_prefix_has(dir, key));
+	bool found = key && kvcfs_dir_has_object(dir, key);
 	if (found)
 		g_ptr_array_add(keys, g_steal_pointer(&key));
 	kvcfs_inode_unref(dir, 1);

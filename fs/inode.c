@@ -265,6 +265,18 @@ kvcfs_object_exists(Kvcfs *fs, KvcObjectKey *key)
 	       (info.bytes > 0 || key->space == KVC_SPACE_PLAIN);
 }
 
+bool
+kvcfs_dir_names(KvcfsInode *dir, const KvcObjectKey *key)
+{
+	return dir->kind != KVCFS_PREFIX || kvcfs_prefix_has(dir, key);
+}
+
+bool
+kvcfs_dir_has_object(KvcfsInode *dir, KvcObjectKey *key)
+{
+	return kvcfs_object_exists(dir->fs, key) && kvcfs_dir_names(dir, key);
+}
+
 /* ---- Attributes ---------------------------------------------------------------------------- */
 
 static struct timespec

@@ -471,6 +471,7 @@ int kvcfs_write_proof_check_size(const Kvcfs *fs, uint64_t bytes);
  */
 
 KvcfsInode *kvcfs_temp_lookup_locked(KvcfsInode *dir, const char *name);
+bool kvcfs_temp_exists(KvcfsInode *dir, const char *name);
 /* Gives INODE, a staging, a name; returns whom it displaces, for kvcfs_temp_forget(). */
 KvcfsInode *kvcfs_temp_add_locked(KvcfsInode *dir, const char *name, KvcfsInode *inode);
 /* INODE (transfer full) has lost its name. Without locks. */
@@ -670,6 +671,10 @@ GString *kvcfs_prefix_text(KvcfsInode *prefix);
 size_t kvcfs_prefix_text_len(KvcfsInode *prefix);
 /* Is KEY an object of this mount? An empty file that somebody left under a hash in L2 is none. */
 bool kvcfs_object_exists(Kvcfs *fs, KvcObjectKey *key);
+/* Is KEY a name in DIR: a prefix directory has those of its chain, others all of their scope. */
+bool kvcfs_dir_names(KvcfsInode *dir, const KvcObjectKey *key);
+/* And is there such an object? */
+bool kvcfs_dir_has_object(KvcfsInode *dir, KvcObjectKey *key);
 bool kvcfs_prefix_shows_keys_file(KvcfsInode *prefix);
 /* Thread TID has just made PREFIX: it does not see .keys until it was written, or listed by TID. */
 void kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid);

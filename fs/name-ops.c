@@ -89,12 +89,6 @@ ask_l2(Lookup *lookup)
 	kvcfs_fetch_start(fs, lookup->req, &params, false, kvcfs_now_ns() + wait, after_l2, lookup);
 }
 
-static bool
-is_named_here(const Lookup *lookup)
-{
-	return lookup->dir->kind != KVCFS_PREFIX || kvcfs_prefix_has(lookup->dir, lookup->key);
-}
-
 /* A writer of the name has closed it: its RELEASE, which commits, is on its way. */
 static bool
 waits_for_commit(Lookup *lookup)
@@ -151,7 +145,7 @@ lookup_step(Lookup *lookup)
 	/* What a plain file was is of no use any more. */
 	if (lookup->key->space == KVC_SPACE_PLAIN && waits_for_commit(lookup))
 		return;
-	bool is_named = is_named_here(lookup);
+	bool is_named = kvcfs_dir_names(lookup->dir, lookup->key);
 	if (is_named && kvcfs_object_exists(fs, lookup->key)) {
 		lookup_found(lookup);
 		return;

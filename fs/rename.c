@@ -227,15 +227,6 @@ rename_directory(KvcfsInode *dir,
 
 /* ---- RENAME -------------------------------------------------------------------------------- */
 
-static bool
-is_temporary(KvcfsInode *dir, const char *name)
-{
-	pthread_mutex_lock(&dir->fs->names);
-	bool found = kvcfs_temp_lookup_locked(dir, name) != NULL;
-	pthread_mutex_unlock(&dir->fs->names);
-	return found;
-}
-
 static int
 rename_object(KvcfsInode *dir,
 	      const char *name,
@@ -244,9 +235,7 @@ rename_object(KvcfsInode *dir,
 	      unsigned flags)
 {
 	g_autoptr(KvcObjectKey) key = dir->scope ? kvcfs_name_to_key(dir->scope, name) : NULL;
-	bool exists = key && kvcfs_object_exists(dir->fs, key) &&
-		      (dir->kind != KVCFS_PREFIX || kvcfs_prefix_has(dir, key));
-	if (!exists)
+	if (!key || !kvcfs_dir_has_object(dir, key))
 		return key ? -ENOENT : -EXDEV;
 	return key->space == KVC_SPACE_PLAIN ? rename_file(dir, key, new_dir, new_name, flags)
 					     : rename_reference(dir, key, new_dir, new_name, flags);
@@ -259,7 +248,7 @@ rename_entry(KvcfsInode *dir,
 	     const char *new_name,
 	     unsigned flags)
 {
-	if (is_temporary(dir, name))
+	if (kvcfs_temp_exists(dir, name))
 		return kvcfs_temp_rename(dir, name, new_dir, new_name, flags);
 	if (dir == new_dir && strcmp(name, new_name) == 0)
 		return 0;

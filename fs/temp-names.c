@@ -18,6 +18,15 @@ kvcfs_temp_lookup_locked(KvcfsInode *dir, const char *name)
 	return dir->temps ? g_hash_table_lookup(dir->temps, name) : NULL;
 }
 
+bool
+kvcfs_temp_exists(KvcfsInode *dir, const char *name)
+{
+	pthread_mutex_lock(&dir->fs->names);
+	bool found = kvcfs_temp_lookup_locked(dir, name) != NULL;
+	pthread_mutex_unlock(&dir->fs->names);
+	return found;
+}
+
 /* Removes the name; returns the table's reference for the caller to drop without the lock. */
 static KvcfsInode *
 remove_temp_locked(KvcfsInode *dir, const char *name)
@@ -151,15 +160,8 @@ rename_to_object(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const c
 static bool
 exists(KvcfsInode *dir, const char *name)
 {
-	Kvcfs *fs = dir->fs;
 	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
-	if (key)
-		return kvcfs_object_exists(fs, key) &&
-		       (dir->kind != KVCFS_PREFIX || kvcfs_prefix_has(dir, key));
-	pthread_mutex_lock(&fs->names);
-	bool found = kvcfs_temp_lookup_locked(dir, name) != NULL;
-	pthread_mutex_unlock(&fs->names);
-	return found;
+	return key ? kvcfs_dir_has_object(dir, key) : kvcfs_temp_exists(dir, name);
 }
 
 int
