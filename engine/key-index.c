@@ -435,19 +435,37 @@ kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters)
 	return had;
 }
 
+static void
+unhide_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters)
+{
+	if (!shard->hidden)
+		return;
+	uint32_t left = GPOINTER_TO_UINT(g_hash_table_lookup(shard->hidden, key)) & ~adapters;
+	if (left)
+		g_hash_table_insert(shard->hidden, kvc_object_key_ref(key), GUINT_TO_POINTER(left));
+	else
+		g_hash_table_remove(shard->hidden, key);
+}
+
 void
 kvc_key_index_unhide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters)
 {
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);
-	if (shard->hidden) {
-		uint32_t left =
-			GPOINTER_TO_UINT(g_hash_table_lookup(shard->hidden, key)) & ~adapters;
-		if (left)
-			g_hash_table_insert(shard->hidden, kvc_object_key_ref(key),
-					    GUINT_TO_POINTER(left));
-		else
-			g_hash_table_remove(shard->hidden, key);
+	unhide_locked(shard, key, adapters);
+	kvc_mutex_unlock(&shard->lock);
+}
+
+void
+kvc_key_index_note_stored(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier)
+{
+	Shard *shard = shard_of(index, key);
+	kvc_mutex_lock(&shard->lock);
+	Entry *entry = g_hash_table_lookup(shard->entries, key);
+	if (entry && (entry->tiers & KVC_TIER_L1)) {
+		unhide_locked(shard, key, tier);
+		if (!is_moving_locked(shard, key, tier))
+			entry->tiers |= tier;
 	}
 	kvc_mutex_unlock(&shard->lock);
 }

@@ -34,7 +34,7 @@ void kvc_key_index_add_with(KvcKeyIndex *index,
 			    const KvcObjectAttributes *attributes);
 /*
  * L1 has a new version of KEY: what adapters have is the one before, and hidden until the new one
- * is stored there (kvc_key_index_unhide, then add).
+ * is stored there (kvc_key_index_note_stored).
  */
 void kvc_key_index_replace(KvcKeyIndex *index, KvcObjectKey *key, uint64_t bytes, int64_t mtime_ns);
 /* The same, with attributes as in kvc_key_index_add_with(). */
@@ -42,6 +42,11 @@ void kvc_key_index_replace_with(KvcKeyIndex *index,
 				KvcObjectKey *key,
 				uint64_t bytes,
 				const KvcObjectAttributes *attributes);
+/*
+ * TIER (one bit) has what L1 has of KEY, and what it hid there is gone. Nothing changes for a key
+ * that L1 does not have (any more): it was deleted or evicted while the store ended.
+ */
+void kvc_key_index_note_stored(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier);
 /* KEY is not, or no longer, in TIERS; calls key_lost when it was the last. */
 void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers);
 /*

@@ -741,6 +741,21 @@ kvc_l1_manager_get_residency(KvcL1Manager *m, const KvcObjectKey *key, KvcReside
 	kvc_mutex_unlock(&shard->lock);
 }
 
+bool
+kvc_l1_manager_while_resident(KvcL1Manager *m,
+			      KvcL1Object *object,
+			      void (*func)(void *user),
+			      void *user)
+{
+	Shard *shard = shard_of(m, object->key);
+	kvc_mutex_lock(&shard->lock);
+	bool is_resident = object->state == KVC_L1_RESIDENT;
+	if (is_resident)
+		func(user);
+	kvc_mutex_unlock(&shard->lock);
+	return is_resident;
+}
+
 void
 kvc_l1_manager_set_clean(KvcL1Manager *m, KvcL1Object *object, bool replicated)
 {

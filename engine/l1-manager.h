@@ -201,6 +201,14 @@ bool kvc_l1_manager_is_key_unreplicated(KvcL1Manager *m, const KvcObjectKey *key
 void kvc_l1_manager_set_pinned(KvcL1Manager *m, KvcObjectKey *key, bool pinned);
 void
 kvc_l1_manager_get_residency(KvcL1Manager *m, const KvcObjectKey *key, KvcResidency *residency);
+/*
+ * Calls FUNC if OBJECT is resident, inside the lock that keeps it so: the rules of a listener. Was
+ * it called?
+ */
+bool kvc_l1_manager_while_resident(KvcL1Manager *m,
+				   KvcL1Object *object,
+				   void (*func)(void *user),
+				   void *user);
 /* The store of OBJECT ended; REPLICATED: at least one target has it. */
 void kvc_l1_manager_set_clean(KvcL1Manager *m, KvcL1Object *object, bool replicated);
 

@@ -351,21 +351,37 @@ is_resident(KvcStoreController *c, KvcL1Object *object)
 	return same;
 }
 
-/* A version that was replaced meanwhile is not what the index knows: it stays hidden. */
+typedef struct Stored {
+	KvcKeyIndex *index;
+	KvcObjectKey *key;
+	uint32_t bit;
+} Stored;
+
+static void
+note_resident_stored(void *user)
+{
+	const Stored *stored = user;
+	kvc_key_index_note_stored(stored->index, stored->key, stored->bit);
+}
+
+/*
+ * A version that was replaced or deleted meanwhile is not what the index knows: it stays hidden,
+ * and whoever replaces or deletes it in this moment comes before us or after us. All chunks of one
+ * hash are the same.
+ */
 void
 kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 {
-	KvcKeyIndex *index = c->context->index;
 	KvcL1Object *object = r->object;
-	uint32_t bit = 1u << adapter;
+	Stored stored = {c->context->index, r->key, 1u << adapter};
 	if (r->before) /* the index has another object by now */
 		return;
-	if (r->key->space != KVC_SPACE_CHUNK) {
-		if (r->next || (deleting(r) & bit) || !is_resident(c, object))
-			return;
-		kvc_key_index_unhide(index, r->key, bit);
-	}
-	kvc_key_index_add(index, r->key, bit, object->bytes, object->mtime_ns);
+	if (r->key->space == KVC_SPACE_CHUNK)
+		kvc_key_index_add(stored.index, r->key, stored.bit, object->bytes,
+				  object->mtime_ns);
+	else if (!r->next && !(deleting(r) & stored.bit))
+		kvc_l1_manager_while_resident(c->context->l1, object, note_resident_stored,
+					      &stored);
 }
 
 void

@@ -139,6 +139,28 @@ test_threads_leave_nothing_behind(void **state)
 	assert_int_equal(capacity.l2_used_bytes, 0);
 }
 
+/* A plain file is deleted at the very moment when a store of it ends: it does not come back. */
+static void
+test_a_deletion_beats_the_end_of_a_store(void **state)
+{
+	Fixture *f = *state;
+	kvc_key_scope_unref(f->scope);
+	f->scope = kvc_key_scope_new_plain("directory", NULL);
+	start(f, MOCK ",latency_ms=1", NULL);
+	GRand *rand = g_rand_new_with_seed(1);
+	for (unsigned i = 0; i < 1500; i++) {
+		g_autoptr(KvcObjectKey) key = key_of(f, i % 4);
+		assert_int_equal(commit(f, key, 10, 1, KVC_FINISH_REPLACE), 0);
+		int64_t until = kvc_now_ns() + g_rand_int_range(rand, 900, 1600) * INT64_C(1000);
+		while (kvc_now_ns() < until)
+			;
+		assert_int_equal(kvc_storage_manager_delete(f->sm, key), 0);
+		g_usleep(100);
+		assert_int_equal(kvc_storage_manager_stat(f->sm, key, NULL), -ENOENT);
+	}
+	g_rand_free(rand);
+}
+
 static void
 test_threads_and_then_stop_at_once(void **state)
 {
@@ -153,6 +175,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(test_threads_leave_nothing_behind),
+		TEST(test_a_deletion_beats_the_end_of_a_store),
 		TEST(test_threads_and_then_stop_at_once),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
