@@ -170,41 +170,49 @@ report_case() {
 	esac
 }
 
-# run_beside WIDTH MODE FILE...: at most WIDTH at a time; each is reported as it ends.
+# run_beside WIDTH RUN...: at most WIDTH at a time, each "MODE FILE"; each is reported as it ends.
 run_beside() {
-	local width=$1 mode=$2 file pid outcomes
+	local width=$1 run pid outcomes
 	local -A running=()
-	shift 2
+	shift
 	outcomes=$(mktemp -d "$run_dir/outcomes.XXXXXX")
-	for file in "$@" ''; do
-		# The empty name at the end waits for the rest.
-		while ((${#running[@]} >= (${#file} > 0 ? width : 1))); do
+	for run in "$@" ''; do
+		# The empty one at the end waits for the rest.
+		while ((${#running[@]} >= (${#run} > 0 ? width : 1))); do
 			wait -n -p pid "${!running[@]}" || true
-			report_case "$mode" "${running[$pid]}" "$outcomes/$pid"
+			report_case "${running[$pid]%% *}" "${running[$pid]#* }" "$outcomes/$pid"
 			unset "running[$pid]"
 		done
-		[[ -n $file ]] || break
+		[[ -n $run ]] || break
 		# The subshell must not clean up for all of us.
-		(trap - EXIT && run_case "$mode" "$file" "$outcomes/$BASHPID") &
-		running[$!]=$file
+		(trap - EXIT && run_case "${run%% *}" "${run#* }" "$outcomes/$BASHPID") &
+		running[$!]=$run
 	done
 }
 
-# run_cases MODE FILE...
+# runs_of MODE KIND [N REST]: the cases of a kind in a mode, a line "MODE FILE" each; those that one_in N REST lets
+# through.
+runs_of() {
+	local file
+	find_cases "$2" | if (($# > 2)); then one_in "$3" "$4"; else cat; fi | while IFS= read -r file; do
+		echo "$1 $file"
+	done
+}
+
+# run_cases: those on stdin, as runs_of writes them. The modes are mixed, so that what waits and what works overlap.
 run_cases() {
-	local mode=$1 file
+	local run
 	local -a together=() alone=()
-	shift
-	for file in "$@"; do
-		if has_mark "$file" parallel; then
-			together+=("$file")
+	while IFS= read -r run; do
+		if has_mark "${run#* }" parallel; then
+			together+=("$run")
 		else
-			alone+=("$file")
+			alone+=("$run")
 		fi
 	done
 	if [[ ! -e /dev/fuse ]]; then
 		modprobe fuse 2>/dev/null || true
 	fi
-	run_beside 3 "$mode" ${together[@]+"${together[@]}"}
-	run_beside 1 "$mode" ${alone[@]+"${alone[@]}"}
+	run_beside $((jobs + 2)) ${together[@]+"${together[@]}"}
+	run_beside 1 ${alone[@]+"${alone[@]}"}
 }
