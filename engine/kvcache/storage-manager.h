@@ -9,10 +9,11 @@
  */
 
 #include "kvcache/adapter.h"
+#include "kvcache/decls.h"
 #include "kvcache/object-key.h"
 #include "kvcache/policy.h"
 
-G_BEGIN_DECLS
+KVC_BEGIN_DECLS
 
 typedef struct KvcStorageManager KvcStorageManager;
 typedef struct KvcL1Object KvcL1Object;
@@ -378,6 +379,6 @@ typedef struct KvcCapacity {
 /* From memory, never blocks. */
 void kvc_storage_manager_get_capacity(KvcStorageManager *sm, KvcCapacity *capacity);
 
-G_END_DECLS
+KVC_END_DECLS
 
 #endif
