@@ -30,7 +30,7 @@ targets_in() {
 	shift
 	for what in "$@"; do
 		case $what in
-		units) pattern+='|tests/(unit|random)/' ;;
+		units) pattern+='|tests/(unit|random|contract)/' ;;
 		mount) pattern+='|fs/kvcachefs:|tests/clients/' ;;
 		esac
 	done
