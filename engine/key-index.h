@@ -32,6 +32,18 @@ void kvc_key_index_add_with(KvcKeyIndex *index,
 			    uint32_t tier,
 			    uint64_t bytes,
 			    const KvcObjectAttributes *attributes);
+/* What an adapter says of an object, as attributes; the reference to xattrs stays INFO's. */
+static inline KvcObjectAttributes
+kvc_l2_object_info_attributes(const KvcL2ObjectInfo *info)
+{
+	return (KvcObjectAttributes){
+		.mtime_ns = info->mtime_ns,
+		.mode = info->mode,
+		.uid = info->uid,
+		.gid = info->gid,
+		.xattrs = info->xattrs,
+	};
+}
 /*
  * L1 has a new version of KEY: what adapters have is the one before, and hidden until the new one
  * is stored there (kvc_key_index_note_stored).

@@ -9,6 +9,7 @@
 #include "engine/prefetch-private.h"
 
 #include <errno.h>
+#include <unistd.h>
 
 /* Objects released for each time the lock is taken. */
 #define RELEASE_BATCH 64
@@ -47,6 +48,7 @@ kvc_prefetch_request_new(KvcPrefetchController *c, const KvcPrefetchParams *para
 	r->user = params->user;
 	kvc_mutex_init(&r->lock, KVC_LOCK_PREFETCH_HANDLE);
 	r->found = r->result = -1;
+	r->done_event_fd = -1;
 	r->message_link.data = r->link.data = r->queue_link.data = r;
 	return r;
 }
@@ -81,6 +83,8 @@ kvc_prefetch_request_unref(KvcPrefetchRequest *r)
 		g_assert(!r->objects[i] && !r->cells[i].locked && !r->cells[i].load);
 		kvc_object_key_unref(r->keys[i]);
 	}
+	if (r->done_event_fd >= 0)
+		close(r->done_event_fd);
 	kvc_mutex_deinit(&r->lock);
 	g_free(r->keys);
 	g_free(r->objects);

@@ -4,7 +4,8 @@
 
 /*
  * The parts of the PrefetchController: prefetch-controller.c has the thread, its messages and the
- * limits, prefetch-handle.c what callers do with a handle, prefetch-request.c how a request ends,
+ * limits, prefetch-handle.c what callers do with a handle, prefetch-wait.c how
+ * they wait for one, prefetch-request.c how a request ends,
  * prefetch-lookup.c the lookup phase and the plan, prefetch-load.c the loads.
  */
 
@@ -85,6 +86,7 @@ struct KvcPrefetchRequest {
 	KvcL1Object **objects; /* a read lock each, or NULL */
 	ssize_t found;	       /* -1: not known yet */
 	ssize_t result;	       /* -1: not known yet */
+	int done_event_fd;     /* made when asked for, -1 until then */
 	bool is_consumed;
 	bool wants_start, wants_cancel, wants_drop;
 	bool is_retired; /* the controller has forgotten it: no callback comes any more */

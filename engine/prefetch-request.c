@@ -8,6 +8,8 @@
 
 #include "engine/prefetch-private.h"
 
+#include "kvcache/io.h"
+
 void
 kvc_prefetch_request_return_l2_lock(KvcPrefetchRequest *r, size_t i, uint32_t adapters)
 {
@@ -48,6 +50,8 @@ publish_result(KvcPrefetchRequest *r, size_t result)
 {
 	kvc_mutex_lock(&r->lock);
 	r->result = (ssize_t)result;
+	if (r->done_event_fd >= 0)
+		kvc_eventfd_signal(r->done_event_fd);
 	kvc_mutex_unlock(&r->lock);
 	if (r->is_dropped)
 		return;

@@ -29,7 +29,7 @@ static Registry store_policies = {.kind = "store policy"};
 static Registry prefetch_policies = {.kind = "prefetch policy"};
 static Registry eviction_policies = {.kind = "eviction policy"};
 
-const KvcOptionSpec kvc_l2_adapter_common_options[] = {
+static const KvcOptionSpec common_options[] = {
 	/* kvc_l2_adapter_open() fills in the adapter's own default. */
 	{.name = "shared",
 	 .type = KVC_OPTION_BOOL,
@@ -236,13 +236,19 @@ kvc_eviction_policy_at(size_t i)
 
 /* ---- Opening ------------------------------------------------------------------------------- */
 
+const KvcOptionSpec *
+kvc_l2_adapter_get_common_options(void)
+{
+	return common_options;
+}
+
 /* Against the common table, with what this adapter says of "shared" as its default. */
 static bool
 check_adapter_options(KvcOptions *options, const KvcL2AdapterOps *ops, GError **error)
 {
-	KvcOptionSpec common[G_N_ELEMENTS(kvc_l2_adapter_common_options)];
+	KvcOptionSpec common[G_N_ELEMENTS(common_options)];
 
-	memcpy(common, kvc_l2_adapter_common_options, sizeof(common));
+	memcpy(common, common_options, sizeof(common));
 	for (KvcOptionSpec *spec = common; spec->name; spec++)
 		if (!strcmp(spec->name, "shared"))
 			spec->default_value = ops->shared_by_default ? "true" : "false";

@@ -36,7 +36,7 @@ append_adapters(GString *text)
 		append_specs(text, ops->options);
 	}
 	g_string_append(text, "  every adapter\n");
-	append_specs(text, kvc_l2_adapter_common_options);
+	append_specs(text, kvc_l2_adapter_get_common_options());
 }
 
 #define APPEND_POLICIES(text, title, type, at)                                                     \

@@ -60,7 +60,7 @@ format_adapter(const char *specification)
 	GString *text = g_string_new("type=");
 	append_quoted(text, kvc_options_type(parsed));
 	append_adapter_options(text, parsed, ops->options, ops);
-	append_adapter_options(text, parsed, kvc_l2_adapter_common_options, ops);
+	append_adapter_options(text, parsed, kvc_l2_adapter_get_common_options(), ops);
 	return g_string_free(text, FALSE);
 }
 

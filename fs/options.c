@@ -357,7 +357,8 @@ kvcfs_check_adapter(const char *specification, const KvcL2AdapterOps **ops, GErr
 	if (parsed != NULL)
 		*ops = kvc_find_l2_adapter(kvc_options_type(parsed), error);
 	if (parsed == NULL || *ops == NULL ||
-	    !kvc_options_check(parsed, (*ops)->options, kvc_l2_adapter_common_options, error)) {
+	    !kvc_options_check(parsed, (*ops)->options, kvc_l2_adapter_get_common_options(),
+			       error)) {
 		g_prefix_error(error, "--l2-adapter: ");
 		return NULL;
 	}

@@ -14,10 +14,11 @@
 
 #include "kvcache/attributes.h"
 #include "kvcache/bitmap.h"
+#include "kvcache/decls.h"
 #include "kvcache/object-key.h"
 #include "kvcache/options.h"
 
-G_BEGIN_DECLS
+KVC_BEGIN_DECLS
 
 #define KVC_L2_ADAPTER_API 1
 
@@ -52,19 +53,6 @@ typedef struct KvcL2ObjectInfo {
 	uint32_t mode, uid, gid;
 	KvcXattrs *xattrs; /* a reference that is the caller's once lookup or list returned it */
 } KvcL2ObjectInfo;
-
-/* The same as attributes; the reference to xattrs stays INFO's. */
-static inline KvcObjectAttributes
-kvc_l2_object_info_attributes(const KvcL2ObjectInfo *info)
-{
-	return (KvcObjectAttributes){
-		.mtime_ns = info->mtime_ns,
-		.mode = info->mode,
-		.uid = info->uid,
-		.gid = info->gid,
-		.xattrs = info->xattrs,
-	};
-}
 
 /* In mtime_ns of a key that a lookup did not find: the store could not be asked, it may be there.
  */
@@ -214,9 +202,9 @@ struct KvcL2AdapterOps {
 	void (*describe)(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user);
 };
 
-/* Options that every adapter takes. */
-extern const KvcOptionSpec kvc_l2_adapter_common_options[];
+/* The table of options that every adapter takes; static. */
+const KvcOptionSpec *kvc_l2_adapter_get_common_options(void);
 
-G_END_DECLS
+KVC_END_DECLS
 
 #endif

@@ -8,12 +8,14 @@
  * one meanwhile without a lock.
  */
 
+#include "kvcache/decls.h"
+
 #include <glib.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-G_BEGIN_DECLS
+KVC_BEGIN_DECLS
 
 /* Name and value of an extended attribute, and all of those of one object together. */
 #define KVC_XATTR_NAME_MAX_BYTES 255
@@ -83,6 +85,6 @@ void kvc_object_attributes_clear(KvcObjectAttributes *attributes);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(KvcXattrs, kvc_xattrs_unref)
 
-G_END_DECLS
+KVC_END_DECLS
 
 #endif

@@ -4,11 +4,13 @@
 
 /* A fixed number of bits, one for each key of a batch. Not thread-safe: one owner at a time. */
 
+#include "kvcache/decls.h"
+
 #include <glib.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-G_BEGIN_DECLS
+KVC_BEGIN_DECLS
 
 typedef struct KvcBitmap KvcBitmap;
 
@@ -38,6 +40,6 @@ void kvc_bitmap_andnot(KvcBitmap *target, const KvcBitmap *other);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(KvcBitmap, kvc_bitmap_free)
 
-G_END_DECLS
+KVC_END_DECLS
 
 #endif

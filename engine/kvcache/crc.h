@@ -2,11 +2,13 @@
 #ifndef KVCACHE_CRC_H
 #define KVCACHE_CRC_H
 
+#include "kvcache/decls.h"
+
 #include <glib.h>
 #include <stddef.h>
 #include <stdint.h>
 
-G_BEGIN_DECLS
+KVC_BEGIN_DECLS
 
 /*
  * CRC32C (Castagnoli, RFC 3720: init and final xor 0xffffffff) of LEN bytes. Start with CRC 0; feed
@@ -17,6 +19,6 @@ uint32_t kvc_crc32c(uint32_t crc, const void *data, size_t len);
 /* "isa-l" or "table": which one is built in. */
 const char *kvc_crc32c_implementation(void);
 
-G_END_DECLS
+KVC_END_DECLS
 
 #endif

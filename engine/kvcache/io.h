@@ -8,12 +8,14 @@
  * adapter that has a file descriptor.
  */
 
+#include "kvcache/decls.h"
+
 #include <glib.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-G_BEGIN_DECLS
+KVC_BEGIN_DECLS
 
 /* Address, offset and length of O_DIRECT transfers are multiples of this. */
 #define KVC_IO_ALIGN_BYTES 4096
@@ -81,6 +83,6 @@ void kvc_eventfd_signal(int fd);
 /* Resets the counter; never blocks. */
 void kvc_eventfd_drain(int fd);
 
-G_END_DECLS
+KVC_END_DECLS
 
 #endif

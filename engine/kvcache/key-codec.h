@@ -9,9 +9,10 @@
  * Everything here is pure and may be called from any thread.
  */
 
+#include "kvcache/decls.h"
 #include "kvcache/object-key.h"
 
-G_BEGIN_DECLS
+KVC_BEGIN_DECLS
 
 /*
  * The file name of KEY in an LMCache `fs` directory:
@@ -67,6 +68,6 @@ char *kvc_hex_encode(const void *data, size_t len);
 /* Decodes LEN digits of TEXT into OUT (LEN / 2 bytes); false unless all lower-case hex and even. */
 bool kvc_hex_decode(const char *text, size_t len, uint8_t *out);
 
-G_END_DECLS
+KVC_END_DECLS
 
 #endif

@@ -11,12 +11,14 @@
  * here may be called from any thread.
  */
 
+#include "kvcache/decls.h"
+
 #include <glib.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-G_BEGIN_DECLS
+KVC_BEGIN_DECLS
 
 /* Longest chunk_hash of a chunk (space 0), and the shortest one. */
 #define KVC_CHUNK_HASH_MIN_BYTES 4
@@ -98,6 +100,6 @@ char *kvc_object_key_hash_hex(const KvcObjectKey *key);
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(KvcKeyScope, kvc_key_scope_unref)
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(KvcObjectKey, kvc_object_key_unref)
 
-G_END_DECLS
+KVC_END_DECLS
 
 #endif

@@ -10,11 +10,13 @@
  * the next character (for ',' and '\' in values).
  */
 
+#include "kvcache/decls.h"
+
 #include <glib.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-G_BEGIN_DECLS
+KVC_BEGIN_DECLS
 
 /* Error domain of option parsing; the code is an errno value (EINVAL, ERANGE, ENOENT). */
 #define KVC_OPTIONS_ERROR (kvc_options_error_quark())
@@ -77,6 +79,6 @@ const char *kvc_nearest_name(const char *name, const char *const *names);
 
 G_DEFINE_AUTOPTR_CLEANUP_FUNC(KvcOptions, kvc_options_free)
 
-G_END_DECLS
+KVC_END_DECLS
 
 #endif

@@ -5,8 +5,9 @@
 /* Store, prefetch and eviction policies: pure decisions, no I/O, no calls back into the engine. */
 
 #include "kvcache/adapter.h"
+#include "kvcache/decls.h"
 
-G_BEGIN_DECLS
+KVC_BEGIN_DECLS
 
 #define KVC_POLICY_API 1
 /* A key has at most this many store targets: the adapters of one engine. */
@@ -95,6 +96,6 @@ typedef struct KvcEvictionPolicy {
 			       GPtrArray *victims);
 } KvcEvictionPolicy;
 
-G_END_DECLS
+KVC_END_DECLS
 
 #endif

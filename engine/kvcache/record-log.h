@@ -18,11 +18,13 @@
  * still says what it said before.
  */
 
+#include "kvcache/decls.h"
+
 #include <glib.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-G_BEGIN_DECLS
+KVC_BEGIN_DECLS
 
 typedef struct KvcRecordLog KvcRecordLog;
 
@@ -96,6 +98,6 @@ void kvc_record_log_get_status(KvcRecordLog *log, KvcRecordLogStatus *status);
 char *kvc_record_field_escape(const char *text);
 char *kvc_record_field_unescape(const char *field);
 
-G_END_DECLS
+KVC_END_DECLS
 
 #endif

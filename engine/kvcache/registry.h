@@ -13,9 +13,10 @@
  */
 
 #include "kvcache/adapter.h"
+#include "kvcache/decls.h"
 #include "kvcache/policy.h"
 
-G_BEGIN_DECLS
+KVC_BEGIN_DECLS
 
 void kvc_register_l2_adapter(const KvcL2AdapterOps *ops);
 void kvc_register_store_policy(const KvcStorePolicy *policy);
@@ -48,6 +49,6 @@ const KvcEvictionPolicy *kvc_eviction_policy_at(size_t i);
 KvcL2Adapter *
 kvc_l2_adapter_open(const char *specification, KvcOptions **options_out, GError **error);
 
-G_END_DECLS
+KVC_END_DECLS
 
 #endif

@@ -9,10 +9,11 @@
  */
 
 #include "kvcache/adapter.h"
+#include "kvcache/decls.h"
 #include "kvcache/object-key.h"
 #include "kvcache/policy.h"
 
-G_BEGIN_DECLS
+KVC_BEGIN_DECLS
 
 typedef struct KvcStorageManager KvcStorageManager;
 typedef struct KvcL1Object KvcL1Object;
@@ -173,6 +174,18 @@ ssize_t kvc_prefetch_handle_get_found(KvcPrefetchHandle *handle);
  * for one with id -1. -EAGAIN while it runs.
  */
 ssize_t kvc_storage_manager_query_prefetch_status(KvcStorageManager *sm, KvcPrefetchHandle *handle);
+/*
+ * An event fd that is readable once the result is final, for poll() with others; the status does
+ * not say -EAGAIN then. Owned by the handle, the same one each time; not to be read or closed, not
+ * used after the drop. Or -errno (-EMFILE). Never blocks.
+ */
+int kvc_prefetch_handle_get_event_fd(KvcPrefetchHandle *handle);
+/*
+ * Waits until the result is final: 0, -ETIMEDOUT after TIMEOUT_NS (0: does not wait, below 0: no
+ * limit), or -errno as above. Blocks; from several threads at a time if need be. A held request
+ * (KVC_PREFETCH_HOLD) is not final before it was started or cancelled.
+ */
+int kvc_prefetch_handle_wait(KvcPrefetchHandle *handle, int64_t timeout_ns);
 /*
  * Moves the read lock of key I out of the handle: the object, to be given back with finish_read, or
  * NULL (not loaded, not locked, taken already). After done, or any time for a key that has arrived.
@@ -378,6 +391,6 @@ typedef struct KvcCapacity {
 /* From memory, never blocks. */
 void kvc_storage_manager_get_capacity(KvcStorageManager *sm, KvcCapacity *capacity);
 
-G_END_DECLS
+KVC_END_DECLS
 
 #endif
