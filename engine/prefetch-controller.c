@@ -111,7 +111,7 @@ probe_all(KvcPrefetchController *c, KvcPrefetchRequest *r)
 			kvc_prefetch_request_probe(r, i);
 		return;
 	}
-	kvc_l1_manager_reserve_read(c->context->l1, r->keys, r->n, 1, r->objects, NULL);
+	kvc_l1_manager_reserve_read(c->context->l1, r->keys, r->n, r->read_locks, r->objects, NULL);
 	for (size_t i = 0; i < r->n; i++)
 		r->cells[i].is_held = r->objects[i] != NULL;
 }
