@@ -40,6 +40,7 @@ typedef struct Entry {
 	uint64_t bytes;
 	uint64_t sequence;
 	uint32_t tiers;
+	uint32_t version; /* of the bytes; see KvcObjectInfo */
 	KvcKeyAttributes attributes;
 	uint32_t renaming; /* adapters that have it under a former name; none of tiers */
 } Entry;
@@ -64,8 +65,9 @@ struct KvcKeyIndex {
 
 	Shard shards[N_SHARDS];
 	KvcMutex scopes_lock;
-	GHashTable *orders; /* Protected by scopes_lock: KvcKeyScope -> Order, never removed */
-	uint64_t count;	    /* Atomic */
+	GHashTable *orders;    /* Protected by scopes_lock: KvcKeyScope -> Order, never removed */
+	uint64_t count;	       /* Atomic */
+	uint32_t last_version; /* Atomic */
 };
 
 static Shard *
@@ -206,12 +208,20 @@ update_known(KvcKeyIndex *index,
 	return known;
 }
 
+/* The bytes of ENTRY are others from now on. */
+static void
+renew_version_locked(KvcKeyIndex *index, Entry *entry)
+{
+	entry->version = __atomic_add_fetch(&index->last_version, 1, __ATOMIC_RELAXED);
+}
+
 /* ENTRY, which is in no table, becomes the last one of ORDER; its key is set. */
 static void
 enter_locked(KvcKeyIndex *index, Order *order, Shard *shard, Entry *entry)
 {
 	entry->order = order;
 	entry->sequence = order->next_sequence++;
+	renew_version_locked(index, entry);
 	g_hash_table_insert(shard->entries, entry->key, entry);
 	Slot slot = {.sequence = entry->sequence, .key = kvc_object_key_ref(entry->key)};
 	g_array_append_val(order->slots, slot);
@@ -291,6 +301,7 @@ kvc_key_index_replace_with(KvcKeyIndex *index,
 	if (entry) {
 		hide_locked(shard, key, (entry->tiers | entry->renaming) & ~KVC_TIER_L1);
 		entry->tiers = entry->renaming = 0;
+		renew_version_locked(index, entry);
 		update_locked(entry, KVC_TIER_L1, bytes, attributes);
 	}
 	kvc_mutex_unlock(&shard->lock);
@@ -405,6 +416,23 @@ kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers)
 	bool is_lost = false;
 	kvc_mutex_lock(&shard->lock);
 	clear_tiers_locked(shard, key, tiers, &is_lost);
+	kvc_mutex_unlock(&shard->lock);
+	if (is_lost)
+		remove_if_lost(index, key);
+}
+
+void
+kvc_key_index_remove_version(KvcKeyIndex *index,
+			     KvcObjectKey *key,
+			     uint32_t tiers,
+			     uint32_t version)
+{
+	Shard *shard = shard_of(index, key);
+	bool is_lost = false;
+	kvc_mutex_lock(&shard->lock);
+	Entry *entry = g_hash_table_lookup(shard->entries, key);
+	if (entry && entry->version == version)
+		clear_tiers_locked(shard, key, tiers, &is_lost);
 	kvc_mutex_unlock(&shard->lock);
 	if (is_lost)
 		remove_if_lost(index, key);
@@ -627,6 +655,7 @@ kvc_key_index_get(KvcKeyIndex *index, const KvcObjectKey *key, KvcObjectInfo *in
 			.renaming = entry->renaming,
 			.bytes = entry->bytes,
 			.sequence = entry->sequence,
+			.version = entry->version,
 		};
 		kvc_key_attributes_fill_info(&entry->attributes, info);
 	}

@@ -61,6 +61,11 @@ void kvc_key_index_replace_with(KvcKeyIndex *index,
 void kvc_key_index_note_stored(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier);
 /* KEY is not, or no longer, in TIERS; calls key_lost when it was the last. */
 void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers);
+/* The same, but only if KEY has this version (KvcObjectInfo.version) yet. */
+void kvc_key_index_remove_version(KvcKeyIndex *index,
+				  KvcObjectKey *key,
+				  uint32_t tiers,
+				  uint32_t version);
 /*
  * Removes KEY from every tier and hides it from ADAPTERS (bits) until kvc_key_index_unhide. Returns
  * the tiers it was in, 0 if unknown. Calls key_lost.

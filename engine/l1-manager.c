@@ -25,6 +25,8 @@ struct KvcL1Manager {
 	size_t n_listeners;
 	bool (*make_room)(void *user, uint64_t bytes, unsigned files);
 	void *make_room_user;
+	bool (*may_admit)(void *user, KvcL1Object *object);
+	void *may_admit_user;
 	bool tracks_dirty;
 
 	Shard shards[KVC_L1_SHARDS];
@@ -107,6 +109,15 @@ kvc_l1_manager_set_make_room(KvcL1Manager *m,
 {
 	m->make_room = make_room;
 	m->make_room_user = user;
+}
+
+void
+kvc_l1_manager_set_may_admit(KvcL1Manager *m,
+			     bool (*may_admit)(void *user, KvcL1Object *object),
+			     void *user)
+{
+	m->may_admit = may_admit;
+	m->may_admit_user = user;
 }
 
 void
@@ -522,6 +533,12 @@ kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 	Shard *shard = shard_of(m, object->key);
 	kvc_mutex_lock(&shard->lock);
 	KvcL1Object *resident = g_hash_table_lookup(shard->objects, object->key);
+	if (!resident && m->may_admit && !m->may_admit(m->may_admit_user, object)) {
+		object->state = KVC_L1_DETACHED;
+		kvc_mutex_unlock(&shard->lock);
+		kvc_l1_object_unref(object);
+		return KVC_L1_KEY_NOT_WRITABLE;
+	}
 	if (!resident) {
 		attach_locked(m, shard, object, false);
 		notify(m, on_prefetch_finished, object);

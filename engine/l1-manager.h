@@ -103,6 +103,14 @@ void kvc_l1_manager_register_listener(KvcL1Manager *m, KvcL1ManagerListener *lis
 void kvc_l1_manager_set_make_room(KvcL1Manager *m,
 				  bool (*make_room)(void *user, uint64_t bytes, unsigned files),
 				  void *user);
+/*
+ * MAY_ADMIT is asked, inside the lock of the key's shard and under a listener's rules, whether a
+ * load is to become resident: no commit or deletion of the key comes between its answer and that.
+ * Set before use; NULL: always.
+ */
+void kvc_l1_manager_set_may_admit(KvcL1Manager *m,
+				  bool (*may_admit)(void *user, KvcL1Object *object),
+				  void *user);
 /* Are finished writes dirty (is there something that will call set_clean)? Default: no. */
 void kvc_l1_manager_set_tracks_dirty(KvcL1Manager *m, bool tracks_dirty);
 
@@ -155,7 +163,7 @@ KvcL1Error kvc_l1_manager_finish_write(KvcL1Manager *m,
  * The end of a load: admits OBJECT (takes the reference) and takes READ_LOCKS locks in the same
  * step (0: warm). When the key is resident already, ours is dropped and the resident one locked.
  * *LOCKED is the object that carries the locks (READ_LOCKS references), NULL for 0. Fires
- * on_prefetch_finished.
+ * on_prefetch_finished. KEY_NOT_WRITABLE: may_admit refused, ours was dropped.
  */
 KvcL1Error kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 							KvcL1Object *object,

@@ -60,14 +60,45 @@ kvc_prefetch_flush_unlocks(KvcPrefetchController *c)
 	}
 }
 
-void
-kvc_prefetch_give_slot(KvcPrefetchController *c, KvcPrefetchRequest *r, bool has_slot)
+KvcPrefetchSlot *
+kvc_prefetch_slot_ref(KvcPrefetchSlot *slot)
 {
-	if (has_slot && !r->has_slot)
-		c->n_slots++;
-	else if (!has_slot && r->has_slot)
-		c->n_slots--;
-	r->has_slot = has_slot;
+	slot->refs++;
+	return slot;
+}
+
+void
+kvc_prefetch_slot_unref(void *data)
+{
+	KvcPrefetchSlot *slot = data;
+	if (--slot->refs > 0)
+		return;
+	slot->controller->n_slots--;
+	g_free(slot);
+}
+
+void
+kvc_prefetch_take_slot(KvcPrefetchController *c, KvcPrefetchRequest *r)
+{
+	r->slot = g_new(KvcPrefetchSlot, 1);
+	*r->slot = (KvcPrefetchSlot){c, 1};
+	c->n_slots++;
+}
+
+void
+kvc_prefetch_give_slot_back(KvcPrefetchRequest *r)
+{
+	g_clear_pointer(&r->slot, kvc_prefetch_slot_unref);
+}
+
+bool
+kvc_prefetch_may_log(KvcPrefetchController *c)
+{
+	int64_t now = kvc_now_ns();
+	if (c->logged_ns != 0 && now - c->logged_ns < KVC_SEC_NS)
+		return false;
+	c->logged_ns = now;
+	return true;
 }
 
 /* ---- Submission ---------------------------------------------------------------------------- */
@@ -80,23 +111,9 @@ probe_all(KvcPrefetchController *c, KvcPrefetchRequest *r)
 			kvc_prefetch_request_probe(r, i);
 		return;
 	}
-	kvc_l1_manager_reserve_read(c->context->l1, r->keys, r->n, 1, r->objects, NULL);
+	kvc_l1_manager_reserve_read(c->context->l1, r->keys, r->n, r->read_locks, r->objects, NULL);
 	for (size_t i = 0; i < r->n; i++)
 		r->cells[i].is_held = r->objects[i] != NULL;
-}
-
-/* How much of the run of RUN keys the request may hold. */
-static size_t
-bound_run(const KvcPrefetchRequest *r, size_t run)
-{
-	uint64_t bytes = 0;
-	size_t i;
-	for (i = 0; i < run && r->objects[i]; i++) {
-		bytes += r->objects[i]->bytes;
-		if (bytes > r->max_locked_bytes)
-			return i;
-	}
-	return run;
 }
 
 static void
@@ -111,16 +128,38 @@ count_hits(KvcPrefetchController *c, const KvcPrefetchRequest *r)
 
 /* No L2 request is needed, or none is possible: the handle never meets the controller thread. */
 static void
-answer_at_once(KvcPrefetchController *c, KvcPrefetchRequest *r, size_t run)
+answer_at_once(KvcPrefetchController *c, KvcPrefetchRequest *r)
 {
-	size_t end = bound_run(r, run);
+	bool is_lookup_only = r->flags & KVC_PREFETCH_LOOKUP_ONLY;
 	count_hits(c, r);
 	r->handle.request_id = -1;
-	r->found = (ssize_t)run;
-	r->result = (ssize_t)end;
+	r->found = (ssize_t)kvc_prefetch_request_note_existing(r);
+	if (is_lookup_only)
+		kvc_prefetch_request_give_back(r, 0, r->n, KVC_PREFETCH_KEY_NOT_LOADED);
+	else
+		kvc_prefetch_request_trim(r);
+	r->result = is_lookup_only ? r->found : (ssize_t)kvc_prefetch_request_count_held(r);
+	kvc_mutex_lock(&r->lock);
 	r->is_retired = true;
-	kvc_prefetch_request_release_objects(r, end);
+	kvc_mutex_unlock(&r->lock);
 	kvc_stats_add(c->context->stats, prefetches_completed, 1);
+}
+
+/* Is there nothing that an adapter could add? */
+static bool
+is_settled(const KvcPrefetchController *c, const KvcPrefetchRequest *r)
+{
+	return r->handle.l1_prefix_hit_count == r->n || c->context->n_adapters == 0 ||
+	       (r->flags & KVC_PREFETCH_L1_ONLY);
+}
+
+static size_t
+leading_held(const KvcPrefetchRequest *r)
+{
+	size_t i = 0;
+	while (i < r->n && r->cells[i].is_held)
+		i++;
+	return i;
 }
 
 KvcPrefetchHandle *
@@ -129,17 +168,18 @@ kvc_prefetch_controller_submit(KvcPrefetchController *c, const KvcPrefetchParams
 	KvcPrefetchRequest *r = kvc_prefetch_request_new(c, params);
 	kvc_stats_add(c->context->stats, prefetches, 1);
 	probe_all(c, r);
-	size_t run = kvc_prefetch_request_leading_held(r);
-	r->handle.l1_prefix_hit_count = run;
+	r->handle.l1_prefix_hit_count = leading_held(r);
 	r->handle.request_id = __atomic_fetch_add(&c->last_request_id, 1, __ATOMIC_RELAXED);
-	if (run == r->n || c->context->n_adapters == 0) {
-		answer_at_once(c, r, run);
+	if (is_settled(c, r)) {
+		answer_at_once(c, r);
+		kvc_prefetch_dump_register(c, r);
 		return &r->handle;
 	}
+	kvc_prefetch_dump_register(c, r);
 	__atomic_fetch_add(&c->n_active, 1, __ATOMIC_RELAXED);
 	if (!kvc_prefetch_controller_post(c, r)) {
 		__atomic_fetch_sub(&c->n_active, 1, __ATOMIC_RELEASE);
-		answer_at_once(c, r, run);
+		answer_at_once(c, r);
 	}
 	return &r->handle;
 }
@@ -191,10 +231,9 @@ cancel(KvcPrefetchRequest *r)
 	if (r->phase == KVC_REQUEST_QUEUED || r->phase == KVC_REQUEST_HELD) {
 		kvc_prefetch_request_answer(r, r->n);
 	} else if (r->phase == KVC_REQUEST_LOADING) {
-		size_t end = r->cursor;
-		while (end < r->end && r->cells[end].is_held)
-			end++;
-		kvc_prefetch_request_cut(r, end);
+		for (size_t i = r->cursor; i < r->end; i++)
+			if (!r->cells[i].is_held)
+				kvc_prefetch_request_lose(r, i, KVC_PREFETCH_KEY_NOT_LOADED);
 	}
 }
 
@@ -254,7 +293,8 @@ pump_pending(KvcPrefetchController *c)
 		bool is_urgent = r->flags & KVC_PREFETCH_URGENT;
 		g_queue_unlink(&c->pending, &r->queue_link);
 		r->queue = NULL;
-		kvc_prefetch_give_slot(c, r, !is_urgent);
+		if (!is_urgent)
+			kvc_prefetch_take_slot(c, r);
 		if (r->phase == KVC_REQUEST_QUEUED)
 			kvc_prefetch_lookup_begin(r);
 		else
@@ -337,8 +377,7 @@ wait_for_events(KvcPrefetchController *c, struct pollfd *fds)
 	int rc = poll(fds, 2 * n + 1, poll_timeout_ms(c));
 	c->is_refused = false;
 	if (rc == 0 && c->is_halting && !ask_all)
-		g_warning("stop: waiting for %u lookups and %u loads in flight", c->requests.length,
-			  c->n_loads_in_flight);
+		kvc_prefetch_dump_log(c);
 	for (size_t f = 0; f < 2 * n + 1; f++)
 		if (rc > 0 && fds[f].revents)
 			kvc_eventfd_drain(fds[f].fd);
@@ -379,8 +418,10 @@ prefetch_thread(void *data)
 				kvc_prefetch_load_pump(c); /* what was there already ends here */
 			} while (may_begin(c));
 		}
+		kvc_prefetch_dump_serve(c);
 		wait_for_events(c, fds);
 	}
+	kvc_prefetch_dump_serve(c);
 	return NULL;
 }
 
@@ -432,6 +473,8 @@ kvc_prefetch_controller_new(const KvcControllerContext *context,
 	c->max_bytes_in_flight = MIN(KVC_PREFETCH_BYTES_IN_FLIGHT, context->l1_capacity_bytes / 4);
 	c->event_fd = fd;
 	kvc_mutex_init(&c->lock, KVC_LOCK_PREFETCH_QUEUE);
+	kvc_cond_init(&c->dumped);
+	kvc_l1_manager_set_may_admit(context->l1, kvc_prefetch_load_may_admit, c);
 	c->loads = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	c->load_result = kvc_bitmap_new(1);
 	for (size_t a = 0; a < context->n_adapters; a++)
@@ -468,10 +511,14 @@ void
 kvc_prefetch_controller_free(KvcPrefetchController *c)
 {
 	kvc_prefetch_controller_stop(c);
+	/* They would use what is freed here. */
+	if (c->handles.length > 0)
+		g_critical("%u prefetch handles were not given back", c->handles.length);
 	for (size_t a = 0; a < c->context->n_adapters; a++)
 		g_ptr_array_unref(c->unlocks[a]);
 	g_hash_table_unref(c->loads);
 	kvc_bitmap_free(c->load_result);
+	pthread_cond_destroy(&c->dumped);
 	kvc_mutex_deinit(&c->lock);
 	close(c->event_fd);
 	g_free(c);

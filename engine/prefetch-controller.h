@@ -31,5 +31,7 @@ KvcPrefetchHandle *kvc_prefetch_controller_submit(KvcPrefetchController *c,
 ssize_t kvc_prefetch_controller_query(KvcPrefetchController *c, KvcPrefetchHandle *handle);
 /* Requests that are queued, looking up, loading or draining. */
 size_t kvc_prefetch_controller_active(KvcPrefetchController *c);
+/* See kvc_storage_manager_dump_prefetches. */
+void kvc_prefetch_controller_dump(KvcPrefetchController *c, KvcDescribeFunc func, void *user);
 
 #endif

@@ -38,6 +38,9 @@ kvc_prefetch_request_new(KvcPrefetchController *c, const KvcPrefetchParams *para
 		r->cells[i] = (KvcPrefetchCell){.position = UINT32_MAX, .source = -1};
 	}
 	r->flags = params->flags;
+	r->read_locks = MAX(params->read_locks, 1);
+	if (r->read_locks > 1)
+		r->taken = g_new0(unsigned, n);
 	r->max_locked_bytes = params->max_locked_bytes ? params->max_locked_bytes
 						       : c->context->l1_capacity_bytes / 2;
 	if (params->timeout_ns > 0)
@@ -49,7 +52,7 @@ kvc_prefetch_request_new(KvcPrefetchController *c, const KvcPrefetchParams *para
 	kvc_mutex_init(&r->lock, KVC_LOCK_PREFETCH_HANDLE);
 	r->found = r->result = -1;
 	r->done_event_fd = -1;
-	r->message_link.data = r->link.data = r->queue_link.data = r;
+	r->message_link.data = r->handle_link.data = r->link.data = r->queue_link.data = r;
 	return r;
 }
 
@@ -78,6 +81,7 @@ kvc_prefetch_request_unref(KvcPrefetchRequest *r)
 {
 	if (__atomic_fetch_sub(&r->refs, 1, __ATOMIC_ACQ_REL) != 1)
 		return;
+	kvc_prefetch_dump_unregister(r);
 	lookups_free(r);
 	for (size_t i = 0; i < r->n; i++) {
 		g_assert(!r->objects[i] && !r->cells[i].locked && !r->cells[i].load);
@@ -88,40 +92,42 @@ kvc_prefetch_request_unref(KvcPrefetchRequest *r)
 	kvc_mutex_deinit(&r->lock);
 	g_free(r->keys);
 	g_free(r->objects);
+	g_free(r->taken);
 	g_free(r->cells);
 	g_free(r);
 }
 
+static unsigned
+locks_left_locked(const KvcPrefetchRequest *r, size_t i)
+{
+	return r->read_locks - (r->taken ? r->taken[i] : 0);
+}
+
 void
-kvc_prefetch_request_release_objects(KvcPrefetchRequest *r, size_t begin)
+kvc_prefetch_request_release_objects(KvcPrefetchRequest *r, size_t begin, size_t end)
 {
 	KvcL1Object *batch[RELEASE_BATCH];
-	for (size_t i = begin; i < r->n;) {
+	unsigned locks[RELEASE_BATCH];
+	for (size_t i = begin; i < end;) {
 		size_t n = 0;
 		kvc_mutex_lock(&r->lock);
-		for (; i < r->n && n < RELEASE_BATCH; i++)
-			if (r->objects[i])
-				batch[n++] = g_steal_pointer(&r->objects[i]);
+		for (; i < end && n < RELEASE_BATCH; i++) {
+			if (!r->objects[i])
+				continue;
+			locks[n] = locks_left_locked(r, i);
+			batch[n++] = g_steal_pointer(&r->objects[i]);
+		}
 		kvc_mutex_unlock(&r->lock);
 		/* Not under the lock: the last reference of a detached object frees its memory. */
 		for (size_t j = 0; j < n; j++)
-			kvc_l1_manager_finish_read(r->controller->context->l1, batch[j], 1);
+			kvc_l1_manager_finish_read(r->controller->context->l1, batch[j], locks[j]);
 	}
-}
-
-size_t
-kvc_prefetch_request_leading_held(const KvcPrefetchRequest *r)
-{
-	size_t i = 0;
-	while (i < r->end && r->cells[i].is_held)
-		i++;
-	return i;
 }
 
 void
 kvc_prefetch_request_finish_drop(KvcPrefetchRequest *r)
 {
-	kvc_prefetch_request_release_objects(r, 0);
+	kvc_prefetch_request_release_objects(r, 0, r->n);
 	if (r->user_free)
 		r->user_free(r->user);
 	kvc_prefetch_request_unref(r);
@@ -155,6 +161,40 @@ kvc_prefetch_controller_query(KvcPrefetchController *c, KvcPrefetchHandle *handl
 	return result;
 }
 
+KvcPrefetchKeyState
+kvc_prefetch_handle_get_key_state(KvcPrefetchHandle *handle, size_t i)
+{
+	KvcPrefetchRequest *r = of_handle(handle);
+	kvc_mutex_lock(&r->lock);
+	bool is_answered = r->result >= 0;
+	kvc_mutex_unlock(&r->lock);
+	/* Nobody writes them after the answer. */
+	const KvcPrefetchCell *cell = &r->cells[i];
+	if (!is_answered)
+		return KVC_PREFETCH_KEY_PENDING;
+	if (cell->is_held)
+		return KVC_PREFETCH_KEY_HELD;
+	return cell->state ? (KvcPrefetchKeyState)cell->state : KVC_PREFETCH_KEY_NOT_LOADED;
+}
+
+int
+kvc_prefetch_handle_get_keys(KvcPrefetchHandle *handle, KvcBitmap *found, KvcBitmap *held)
+{
+	KvcPrefetchRequest *r = of_handle(handle);
+	kvc_mutex_lock(&r->lock);
+	bool is_known = (!found || r->found >= 0) && (!held || r->result >= 0);
+	kvc_mutex_unlock(&r->lock);
+	if (!is_known)
+		return -EAGAIN;
+	for (size_t i = 0; i < r->n; i++) {
+		if (found && r->cells[i].exists)
+			kvc_bitmap_set(found, i);
+		if (held && r->cells[i].is_held)
+			kvc_bitmap_set(held, i);
+	}
+	return 0;
+}
+
 KvcL1Object *
 kvc_prefetch_handle_take_object(KvcPrefetchHandle *handle, size_t i)
 {
@@ -162,7 +202,11 @@ kvc_prefetch_handle_take_object(KvcPrefetchHandle *handle, size_t i)
 	if (i >= r->n)
 		return NULL;
 	kvc_mutex_lock(&r->lock);
-	KvcL1Object *object = g_steal_pointer(&r->objects[i]);
+	KvcL1Object *object = r->objects[i];
+	if (object && locks_left_locked(r, i) == 1)
+		r->objects[i] = NULL;
+	else if (object)
+		r->taken[i]++;
 	kvc_mutex_unlock(&r->lock);
 	return object;
 }

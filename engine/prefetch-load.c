@@ -3,13 +3,19 @@
 /*
  * Loads: one task a key, in the order of the chain, so that the first chunk is readable as soon as
  * it has arrived. A load belongs to nobody: requests wait for it, and may leave it; it is admitted
- * to L1 with one read lock for each waiter that is left, in one step (invariant 8). The L2 locks of
- * its waiters become the load's and go back after that (the specification's phase 2 unlock): as
- * long as they are held, no deletion of the key can be confirmed, so a key that the index does not
- * name any more when its load ends has been deleted, and is not admitted.
+ * to L1 with the read locks of each waiter that is left, in one step (invariant 8). The L2 locks of
+ * its waiters become the load's and go back after that (the specification's phase 2 unlock).
+ *
+ * What was read is right only if the key's version is the one it had when the load was submitted,
+ * and the index still names the adapter: else the key was written anew, renamed or deleted
+ * meanwhile. L1 asks for that inside its lock, so nothing comes between the answer and the
+ * admission. A key that was written anew is loaded anew.
  */
 
 #include "engine/prefetch-private.h"
+
+#include <errno.h>
+#include <inttypes.h>
 
 static void
 return_locks(KvcPrefetchController *c, KvcPrefetchLoad *load, size_t adapter)
@@ -30,6 +36,11 @@ attach(KvcPrefetchRequest *r, size_t i, KvcPrefetchLoad *load)
 	g_array_append_val(load->waiters, waiter);
 	cell->load = load;
 	r->n_loading++;
+	if (r->slot) {
+		if (!load->slots)
+			load->slots = g_ptr_array_new_with_free_func(kvc_prefetch_slot_unref);
+		g_ptr_array_add(load->slots, kvc_prefetch_slot_ref(r->slot));
+	}
 	for (uint32_t bits = cell->locked; bits; bits &= bits - 1)
 		load->locks[__builtin_ctz(bits)]++;
 	cell->locked = 0;
@@ -78,7 +89,10 @@ answer_if_done(KvcPrefetchRequest *r)
  * request: hence all are taken out first, then told, and answered last.
  */
 static void
-end_load(KvcPrefetchController *c, KvcPrefetchLoad *load, bool is_good, KvcL1Object *locked)
+end_load(KvcPrefetchController *c,
+	 KvcPrefetchLoad *load,
+	 KvcPrefetchKeyState state,
+	 KvcL1Object *locked)
 {
 	g_autoptr(GArray) waiters = g_steal_pointer(&load->waiters);
 	KvcPrefetchWaiter *w = (KvcPrefetchWaiter *)(void *)waiters->data;
@@ -92,88 +106,150 @@ end_load(KvcPrefetchController *c, KvcPrefetchLoad *load, bool is_good, KvcL1Obj
 		w[k].request->n_loading--;
 	}
 	for (guint k = 0; k < waiters->len; k++) {
-		if (is_good)
-			arrive(w[k].request, w[k].i, locked);
-		else
-			kvc_prefetch_request_cut(w[k].request, w[k].i);
+		KvcPrefetchRequest *r = w[k].request;
+		if (state == KVC_PREFETCH_KEY_HELD)
+			arrive(r, w[k].i, locked);
+		else if (w[k].i < r->end && !kvc_prefetch_request_probe(r, w[k].i))
+			kvc_prefetch_request_lose(r, w[k].i, state);
 	}
 	for (guint k = 0; k < waiters->len; k++) {
 		answer_if_done(w[k].request);
 		kvc_prefetch_request_unref(w[k].request);
 	}
 	kvc_object_key_unref(load->key);
+	g_clear_pointer(&load->slots, g_ptr_array_unref);
 	g_free(load);
 }
 
+/* ---- Versions ------------------------------------------------------------------------------ */
+
+/* Is what LOAD has read what its adapter has now? */
 static bool
-is_in_index(KvcPrefetchController *c, const KvcPrefetchLoad *load)
+is_current(const KvcPrefetchController *c, const KvcPrefetchLoad *load)
 {
 	KvcObjectInfo info;
 	return kvc_key_index_get(c->context->index, load->key, &info) == 0 &&
+	       info.version == load->version &&
 	       (info.tiers & ~info.renaming & (1u << load->adapter));
 }
 
+bool
+kvc_prefetch_load_may_admit(void *controller, KvcL1Object *object)
+{
+	const KvcPrefetchController *c = controller;
+	g_assert(c->admitting && c->admitting->object == object);
+	return is_current(c, c->admitting);
+}
+
+/* Is the key of LOAD known with other bytes by now? */
+static bool
+is_renewed(const KvcPrefetchController *c, const KvcPrefetchLoad *load)
+{
+	KvcObjectInfo info;
+	return kvc_key_index_get(c->context->index, load->key, &info) == 0 &&
+	       info.version != load->version;
+}
+
+/* What a load of key I from ADAPTER would read now. */
+typedef struct Source {
+	size_t adapter;
+	uint32_t version;
+	uint64_t bytes;
+} Source;
+
+/* False: the adapter does not have the key any more, or not yet. */
+static bool
+choose_version(const KvcPrefetchRequest *r, size_t i, size_t adapter, Source *source)
+{
+	KvcObjectInfo info;
+	if (kvc_key_index_get(r->controller->context->index, r->keys[i], &info) < 0 ||
+	    !(info.tiers & ~info.renaming & (1u << adapter)))
+		return false;
+	/* A version that is newer than the lookup: then the index knows its size. */
+	bool is_as_found = info.version == r->cells[i].version;
+	*source = (Source){
+		.adapter = adapter,
+		.version = info.version,
+		.bytes = is_as_found ? kvc_prefetch_request_bytes(r, i, adapter) : info.bytes,
+	};
+	return true;
+}
+
+/* ---- Admission ----------------------------------------------------------------------------- */
+
+/* Read locks that its waiters want. */
 static unsigned
-count_lockers(const KvcPrefetchLoad *load)
+count_locks(const KvcPrefetchLoad *load)
 {
 	unsigned n = 0;
 	for (guint w = 0; w < load->waiters->len; w++) {
 		const KvcPrefetchWaiter *waiter =
 			&g_array_index(load->waiters, KvcPrefetchWaiter, w);
-		n += !(waiter->request->flags & KVC_PREFETCH_NO_LOCK);
+		if (!(waiter->request->flags & KVC_PREFETCH_NO_LOCK))
+			n += waiter->request->read_locks;
 	}
 	return n;
 }
 
-/*
- * Makes the loaded object resident. A deletion hides the key in the index first and looks into L1
- * then, we look the other way round: one of the two sees the other.
- */
-static bool
+/* Makes the loaded object resident, or drops it: HELD, or why not. */
+static KvcPrefetchKeyState
 admit(KvcPrefetchController *c, KvcPrefetchLoad *load, KvcL1Object **locked)
 {
-	KvcL1Manager *l1 = c->context->l1;
-	unsigned n = count_lockers(load);
-	if (kvc_l1_manager_finish_write_and_reserve_read(l1, load->object, n, locked) !=
-	    KVC_L1_SUCCESS)
-		return false;
-	if (is_in_index(c, load))
-		return true;
-	if (n > 0)
-		kvc_l1_manager_finish_read(l1, *locked, n);
-	kvc_l1_manager_delete(l1, load->key, false);
-	return false;
+	c->admitting = load;
+	KvcL1Error error = kvc_l1_manager_finish_write_and_reserve_read(
+		c->context->l1, load->object, count_locks(load), locked);
+	c->admitting = NULL;
+	if (error == KVC_L1_SUCCESS)
+		return KVC_PREFETCH_KEY_HELD;
+	if (error == KVC_L1_OUT_OF_MEMORY)
+		return KVC_PREFETCH_KEY_L1_OOM;
+	if (is_renewed(c, load)) {
+		kvc_stats_add(c->context->stats, loads_failed_contended, 1);
+		return KVC_PREFETCH_KEY_L1_CONTENDED;
+	}
+	kvc_stats_add(c->context->stats, loads_failed_deleted, 1);
+	return KVC_PREFETCH_KEY_LOST;
 }
 
 /* ---- Submission ---------------------------------------------------------------------------- */
 
-static bool
+/* 0, -ENOSPC (L1 is full of what may not go), -errno. */
+static int
 prepare_object(KvcPrefetchController *c, KvcPrefetchLoad *load, uint64_t bytes)
 {
 	KvcL1Manager *l1 = c->context->l1;
 	KvcL1Object *object;
-	if (kvc_l1_manager_reserve_write(l1, load->key, bytes, !c->policy->retain, &object, NULL) !=
-	    KVC_L1_SUCCESS)
-		return false;
-	if (kvc_l1_object_set_size(object, bytes) < 0 ||
-	    kvc_l1_object_map(object, true, &load->memory) < 0) {
+	int errnum = ENOMEM;
+	if (kvc_l1_manager_reserve_write(l1, load->key, bytes, !c->policy->retain, &object,
+					 &errnum) != KVC_L1_SUCCESS)
+		return -errnum;
+	int rc = kvc_l1_object_set_size(object, bytes);
+	if (rc == 0)
+		rc = kvc_l1_object_map(object, true, &load->memory);
+	if (rc < 0) {
 		kvc_l1_manager_abort_write(l1, object);
-		return false;
+		return rc;
 	}
 	load->object = object;
-	return true;
+	return 0;
 }
 
-/* False: no memory. */
-static bool
-submit_load(KvcPrefetchController *c, KvcPrefetchLoad *load, size_t adapter, uint64_t bytes)
+/* PENDING: it is on its way. */
+static KvcPrefetchKeyState
+submit_load(KvcPrefetchController *c, KvcPrefetchLoad *load, const Source *source)
 {
+	size_t adapter = source->adapter;
 	KvcL2Adapter *l2 = c->context->adapters[adapter].adapter;
-	if (!prepare_object(c, load, bytes)) {
+	int rc = prepare_object(c, load, source->bytes);
+	if (rc < 0) {
 		kvc_stats_add(c->context->stats, loads_failed_no_memory, 1);
-		return false;
+		if (rc != -ENOSPC && kvc_prefetch_may_log(c))
+			g_warning("prefetch: no memory for an object of %" PRIu64 " bytes: %s",
+				  source->bytes, g_strerror(-rc));
+		return KVC_PREFETCH_KEY_L1_OOM;
 	}
 	load->adapter = adapter;
+	load->version = source->version;
 	load->tried |= 1u << adapter;
 	c->n_loads_in_flight++;
 	c->bytes_in_flight += load->memory.bytes;
@@ -185,25 +261,33 @@ submit_load(KvcPrefetchController *c, KvcPrefetchLoad *load, size_t adapter, uin
 	load->task_id = l2->ops->submit_load_task(l2, &load->key, &load->memory, 1);
 	if (load->task_id == 0)
 		c->is_refused = true;
-	return true;
+	return KVC_PREFETCH_KEY_PENDING;
 }
 
-/* Another adapter that has the key of LOAD, as one of its waiters was told. */
+/* An adapter not tried yet that has the key of LOAD, as one of its waiters was told. */
 static bool
-find_other_adapter(const KvcPrefetchLoad *load, size_t *adapter, uint64_t *bytes)
+find_source(KvcPrefetchLoad *load, Source *source)
 {
 	for (guint w = 0; w < load->waiters->len; w++) {
 		const KvcPrefetchWaiter *waiter =
 			&g_array_index(load->waiters, KvcPrefetchWaiter, w);
 		const KvcPrefetchRequest *r = waiter->request;
 		uint32_t left = r->cells[waiter->i].found & ~load->tried;
-		if (left == 0)
-			continue;
-		*adapter = (size_t)__builtin_ctz(left);
-		*bytes = kvc_prefetch_request_bytes(r, waiter->i, *adapter);
-		return true;
+		for (; left; left &= left - 1)
+			if (choose_version(r, waiter->i, (size_t)__builtin_ctz(left), source))
+				return true;
 	}
 	return false;
+}
+
+/* The load of LOAD failed or was refused: begins another one where it can. As submit_load(). */
+static KvcPrefetchKeyState
+submit_again(KvcPrefetchController *c, KvcPrefetchLoad *load, KvcPrefetchKeyState state)
+{
+	Source source;
+	if (is_renewed(c, load) && load->renewals++ < KVC_PREFETCH_RENEWALS)
+		load->tried = 0;
+	return find_source(load, &source) ? submit_load(c, load, &source) : state;
 }
 
 static void
@@ -217,32 +301,31 @@ finish_load(KvcPrefetchController *c, KvcPrefetchLoad *load, bool is_loaded)
 	c->n_loads_in_flight--;
 	c->bytes_in_flight -= bytes;
 	kvc_l1_object_unmap(&load->memory);
-	bool is_good = false;
-	if (is_loaded && is_in_index(c, load))
-		is_good = admit(c, load, &locked);
+	KvcPrefetchKeyState state = KVC_PREFETCH_KEY_LOST;
+	if (is_loaded)
+		state = admit(c, load, &locked);
 	else
 		kvc_l1_manager_abort_write(c->context->l1, load->object);
 	load->object = NULL;
 	if (is_orphan)
 		__atomic_fetch_sub(&c->n_active, 1, __ATOMIC_RELEASE);
-	if (is_good) {
+	if (!is_loaded) {
+		/* What L2 has by now may be another version, of another size. */
+		kvc_key_index_remove_version(c->context->index, load->key, 1u << load->adapter,
+					     load->version);
+		return_locks(c, load, load->adapter);
+	}
+	if (state == KVC_PREFETCH_KEY_HELD) {
 		if (load->key->space != KVC_SPACE_PREFIX) {
 			kvc_stats_add(stats, loads_completed, 1);
 			kvc_stats_add(stats, load_bytes, bytes);
 		}
 	} else {
 		kvc_stats_add(stats, loads_failed_missing, 1);
-		if (is_loaded && !is_in_index(c, load))
-			kvc_stats_add(stats, loads_failed_deleted, 1);
+		state = submit_again(c, load, state);
 	}
-	if (!is_loaded) {
-		kvc_key_index_remove(c->context->index, load->key, 1u << load->adapter);
-		return_locks(c, load, load->adapter);
-		size_t other;
-		if (find_other_adapter(load, &other, &bytes) && submit_load(c, load, other, bytes))
-			return;
-	}
-	end_load(c, load, is_good, locked);
+	if (state != KVC_PREFETCH_KEY_PENDING)
+		end_load(c, load, state, locked);
 }
 
 static void
@@ -265,6 +348,9 @@ static bool
 begin_load(KvcPrefetchRequest *r, size_t i)
 {
 	KvcPrefetchController *c = r->controller;
+	Source source;
+	/* First: a commit after this changes the version, one before it is seen by the probe. */
+	bool has_source = choose_version(r, i, (size_t)r->cells[i].source, &source);
 	if (kvc_prefetch_request_probe(r, i)) {
 		kvc_prefetch_request_return_l2_lock(r, i, UINT32_MAX);
 		return true;
@@ -274,9 +360,7 @@ begin_load(KvcPrefetchRequest *r, size_t i)
 		join(r, i, load);
 		return true;
 	}
-	size_t source = (size_t)r->cells[i].source;
-	uint64_t bytes = kvc_prefetch_request_bytes(r, i, source);
-	if (is_over_limit(c, bytes))
+	if (is_over_limit(c, has_source ? source.bytes : 0))
 		return false;
 	load = g_new0(KvcPrefetchLoad, 1);
 	load->key = kvc_object_key_ref(r->keys[i]);
@@ -284,8 +368,11 @@ begin_load(KvcPrefetchRequest *r, size_t i)
 	load->link.data = load;
 	g_hash_table_insert(c->loads, load->key, load);
 	attach(r, i, load);
-	if (!submit_load(c, load, source, bytes))
-		end_load(c, load, false, NULL);
+	KvcPrefetchKeyState state = KVC_PREFETCH_KEY_LOST;
+	if (has_source || find_source(load, &source))
+		state = submit_load(c, load, &source);
+	if (state != KVC_PREFETCH_KEY_PENDING)
+		end_load(c, load, state, NULL);
 	return true;
 }
 
@@ -306,7 +393,8 @@ kvc_prefetch_load_pump(KvcPrefetchController *c)
 		KvcPrefetchRequest *r = g_queue_peek_head(queue);
 		if (!r)
 			break;
-		while (r->cursor < r->end && r->cells[r->cursor].is_held)
+		while (r->cursor < r->end &&
+		       (r->cells[r->cursor].is_held || r->cells[r->cursor].source < 0))
 			r->cursor++;
 		if (r->cursor >= r->end) {
 			g_queue_unlink(queue, &r->queue_link);

@@ -12,13 +12,14 @@ static void plan(KvcPrefetchRequest *r);
 
 /* ---- Submission ---------------------------------------------------------------------------- */
 
-static uint16_t
-known_adapters(KvcPrefetchController *c, KvcObjectKey *key)
+static void
+note_known(KvcPrefetchController *c, KvcObjectKey *key, KvcPrefetchCell *cell)
 {
 	KvcObjectInfo info;
 	if (kvc_key_index_get(c->context->index, key, &info) < 0)
-		return 0;
-	return (uint16_t)(info.tiers & ~info.renaming);
+		return;
+	cell->known = (uint16_t)(info.tiers & ~info.renaming);
+	cell->version = info.version;
 }
 
 static void
@@ -30,7 +31,7 @@ collect_keys(KvcPrefetchRequest *r)
 		if (r->cells[i].is_held)
 			continue;
 		r->cells[i].position = (uint32_t)r->n_lookup_keys;
-		r->cells[i].known = known_adapters(r->controller, r->keys[i]);
+		note_known(r->controller, r->keys[i], &r->cells[i]);
 		r->lookup_cells[r->n_lookup_keys] = (uint32_t)i;
 		r->lookup_keys[r->n_lookup_keys++] = r->keys[i];
 	}
@@ -71,10 +72,21 @@ kvc_prefetch_lookup_begin(KvcPrefetchRequest *r)
 
 /* ---- Plan ---------------------------------------------------------------------------------- */
 
-/* The policy's plan; of adapters that claim one key the first has it. */
+static void
+report_plan_errors(KvcPrefetchController *c, size_t n)
+{
+	kvc_stats_add(c->context->stats, plan_errors, n);
+	if (n > 0 && kvc_prefetch_may_log(c))
+		g_warning(
+			"prefetch policy %s: %zu keys planned twice, or where they were not found",
+			c->policy->name, n);
+}
+
+/* The policy's plan; of adapters that it gives one key the first has it. */
 static void
 select_sources(KvcPrefetchRequest *r)
 {
+	size_t n_errors = 0;
 	const KvcControllerContext *context = r->controller->context;
 	const KvcBitmap *found[KVC_MAX_ADAPTERS];
 	KvcBitmap *plan[KVC_MAX_ADAPTERS];
@@ -90,9 +102,12 @@ select_sources(KvcPrefetchRequest *r)
 			KvcPrefetchCell *cell = &r->cells[r->lookup_cells[j]];
 			if (cell->source < 0 && (cell->found & (1u << a)))
 				cell->source = (int8_t)a;
+			else
+				n_errors++;
 		}
 		kvc_bitmap_free(plan[a]);
 	}
+	report_plan_errors(r->controller, n_errors);
 }
 
 bool
@@ -106,7 +121,8 @@ kvc_prefetch_request_probe(KvcPrefetchRequest *r, size_t i)
 		return r->cells[i].is_held;
 	}
 	KvcL1Object *object;
-	if (kvc_l1_manager_reserve_read(context->l1, &r->keys[i], 1, 1, &object, NULL) == 0)
+	if (kvc_l1_manager_reserve_read(context->l1, &r->keys[i], 1, r->read_locks, &object,
+					NULL) == 0)
 		return false;
 	kvc_mutex_lock(&r->lock);
 	r->objects[i] = object;
@@ -115,16 +131,16 @@ kvc_prefetch_request_probe(KvcPrefetchRequest *r, size_t i)
 	return true;
 }
 
-/* Keys of the unbroken run that exist anywhere; what became resident since the submit is noticed.
- */
-static size_t
-count_found(KvcPrefetchRequest *r)
+/* What became resident since the submit is a hit, as far as it matters. */
+static void
+probe_again(KvcPrefetchRequest *r)
 {
-	size_t i = 0;
-	while (i < r->n &&
-	       (r->cells[i].is_held || r->cells[i].found || kvc_prefetch_request_probe(r, i)))
-		i++;
-	return i;
+	for (size_t i = 0; i < r->n; i++) {
+		const KvcPrefetchCell *cell = &r->cells[i];
+		if (!cell->is_held && !cell->found && !kvc_prefetch_request_probe(r, i) &&
+		    !(r->flags & KVC_PREFETCH_FULL))
+			return;
+	}
 }
 
 static void
@@ -147,26 +163,50 @@ kvc_prefetch_request_bytes(const KvcPrefetchRequest *r, size_t i, size_t adapter
 	return r->lookups[adapter].info[r->cells[i].position].bytes;
 }
 
-/* Where the plan ends: at what was not found or not planned, or would exceed the bound. */
-static size_t
-find_end(KvcPrefetchRequest *r, size_t found)
+static uint64_t
+locked_bytes(KvcPrefetchRequest *r, size_t i)
 {
-	uint64_t bytes = 0;
-	size_t i;
 	kvc_mutex_lock(&r->lock);
-	for (i = 0; i < found; i++) {
-		const KvcPrefetchCell *cell = &r->cells[i];
-		if (cell->is_held)
-			bytes += r->objects[i] ? r->objects[i]->bytes : 0;
-		else if (cell->source >= 0)
-			bytes += kvc_prefetch_request_bytes(r, i, (size_t)cell->source);
-		else
-			break;
-		if (bytes > r->max_locked_bytes)
-			break;
-	}
+	uint64_t bytes = r->objects[i] ? r->objects[i]->bytes : 0;
 	kvc_mutex_unlock(&r->lock);
-	return i;
+	return bytes;
+}
+
+void
+kvc_prefetch_request_trim(KvcPrefetchRequest *r)
+{
+	bool is_full = r->flags & KVC_PREFETCH_FULL;
+	uint64_t bytes = 0;
+	for (size_t i = 0; i < r->end; i++) {
+		const KvcPrefetchCell *cell = &r->cells[i];
+		bool is_planned = cell->is_held || cell->source >= 0;
+		uint64_t more = 0;
+		if (cell->is_held)
+			more = locked_bytes(r, i);
+		else if (is_planned)
+			more = kvc_prefetch_request_bytes(r, i, (size_t)cell->source);
+		if (is_planned && more <= r->max_locked_bytes - bytes) {
+			bytes += more;
+			continue;
+		}
+		kvc_prefetch_request_give_back(r, i, i + 1,
+					       is_planned ? KVC_PREFETCH_KEY_OVER_BOUND
+							  : KVC_PREFETCH_KEY_NOT_LOADED);
+		if (!is_full) {
+			kvc_prefetch_request_give_back(r, i + 1, r->end,
+						       KVC_PREFETCH_KEY_AFTER_GAP);
+			r->end = i;
+		}
+	}
+}
+
+static bool
+has_loads_to_begin(const KvcPrefetchRequest *r)
+{
+	for (size_t i = 0; i < r->end; i++)
+		if (!r->cells[i].is_held && r->cells[i].source >= 0)
+			return true;
+	return false;
 }
 
 /* What follows the plan: the answer, the wait for start(), or the loads. */
@@ -177,11 +217,11 @@ proceed(KvcPrefetchRequest *r)
 	bool is_cancelled = r->wants_cancel;
 	bool is_held = (r->flags & KVC_PREFETCH_HOLD) && !r->wants_start;
 	kvc_mutex_unlock(&r->lock);
-	if (is_cancelled || kvc_prefetch_request_leading_held(r) == r->end) {
+	if (is_cancelled || !has_loads_to_begin(r)) {
 		kvc_prefetch_request_answer(r, r->n);
 	} else if (is_held) {
 		r->phase = KVC_REQUEST_HELD;
-		kvc_prefetch_give_slot(r->controller, r, false);
+		kvc_prefetch_give_slot_back(r);
 	} else {
 		kvc_prefetch_load_enqueue(r);
 	}
@@ -193,21 +233,22 @@ plan(KvcPrefetchRequest *r)
 	bool is_lookup_only = r->flags & KVC_PREFETCH_LOOKUP_ONLY;
 	if (!is_lookup_only)
 		select_sources(r);
-	size_t found = count_found(r);
+	probe_again(r);
 	count_stats(r);
+	size_t found = kvc_prefetch_request_note_existing(r);
 	if (is_lookup_only) {
-		kvc_prefetch_request_cut(r, 0);
+		kvc_prefetch_request_cut(r, 0, KVC_PREFETCH_KEY_NOT_LOADED);
 		kvc_prefetch_request_publish_found(r, found);
 		kvc_prefetch_request_answer(r, r->n);
 		return;
 	}
-	size_t end = find_end(r, found);
-	for (size_t i = 0; i < end; i++) {
+	kvc_prefetch_request_trim(r);
+	for (size_t i = 0; i < r->end; i++) {
 		int source = r->cells[i].is_held ? -1 : r->cells[i].source;
 		kvc_prefetch_request_return_l2_lock(r, i,
 						    source < 0 ? UINT32_MAX : ~(1u << source));
 	}
-	kvc_prefetch_request_cut(r, end);
+	kvc_prefetch_flush_unlocks(r->controller);
 	kvc_prefetch_request_publish_found(r, found);
 	proceed(r);
 }
@@ -219,16 +260,25 @@ plan(KvcPrefetchRequest *r)
  * found is what will be replaced.
  */
 static bool
-note_found(KvcPrefetchController *c, KvcObjectKey *key, uint32_t tier, const KvcL2ObjectInfo *found)
+note_found(KvcPrefetchController *c,
+	   KvcObjectKey *key,
+	   uint32_t tier,
+	   const KvcL2ObjectInfo *found,
+	   KvcPrefetchCell *cell)
 {
 	KvcObjectInfo info;
 	KvcKeyIndex *index = c->context->index;
-	if (kvc_key_index_get(index, key, &info) == 0 && (info.tiers & ~info.renaming & tier) &&
-	    info.bytes == found->bytes)
-		return true;
-	KvcObjectAttributes attributes = kvc_l2_object_info_attributes(found);
-	kvc_key_index_add_with(index, key, tier, found->bytes, &attributes);
-	return kvc_key_index_get(index, key, &info) == 0 && (info.tiers & ~info.renaming & tier);
+	bool exists = kvc_key_index_get(index, key, &info) == 0 &&
+		      (info.tiers & ~info.renaming & tier) && info.bytes == found->bytes;
+	if (!exists) {
+		KvcObjectAttributes attributes = kvc_l2_object_info_attributes(found);
+		kvc_key_index_add_with(index, key, tier, found->bytes, &attributes);
+		exists = kvc_key_index_get(index, key, &info) == 0 &&
+			 (info.tiers & ~info.renaming & tier);
+	}
+	if (exists && cell->version == 0)
+		cell->version = info.version;
+	return exists;
 }
 
 static void
@@ -243,10 +293,11 @@ merge_result(KvcPrefetchRequest *r, size_t adapter)
 		if (!kvc_bitmap_test(lookup->found, j)) {
 			/* Only what was known before: a store may have ended meanwhile. */
 			if ((cell->known & bit) && lookup->info[j].mtime_ns != KVC_L2_NOT_ASKED)
-				kvc_key_index_remove(c->context->index, key, bit);
+				kvc_key_index_remove_version(c->context->index, key, bit,
+							     cell->version);
 			continue;
 		}
-		bool exists = note_found(c, key, bit, &lookup->info[j]);
+		bool exists = note_found(c, key, bit, &lookup->info[j], cell);
 		kvc_xattrs_unref(g_steal_pointer(&lookup->info[j].xattrs));
 		if (!exists)
 			kvc_bitmap_clear(lookup->found, j);

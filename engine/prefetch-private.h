@@ -4,9 +4,9 @@
 
 /*
  * The parts of the PrefetchController: prefetch-controller.c has the thread, its messages and the
- * limits, prefetch-handle.c what callers do with a handle, prefetch-wait.c how
- * they wait for one, prefetch-request.c how a request ends,
- * prefetch-lookup.c the lookup phase and the plan, prefetch-load.c the loads.
+ * limits, prefetch-handle.c what callers do with a handle, prefetch-wait.c how they wait for one,
+ * prefetch-request.c how a request ends, prefetch-lookup.c the lookup phase and the plan,
+ * prefetch-load.c the loads, prefetch-dump.c what is held by whom.
  */
 
 #include "engine/lock.h"
@@ -17,8 +17,19 @@
 /* Lookups an adapter may owe an answer to, those of requests that gave up on it included. */
 #define KVC_PREFETCH_LOOKUPS_IN_FLIGHT 1024
 #define KVC_PREFETCH_LOADS_IN_FLIGHT 256
+/* How often a load begins anew because its key was written meanwhile. */
+#define KVC_PREFETCH_RENEWALS 3
 
 typedef struct KvcPrefetchRequest KvcPrefetchRequest;
+
+/*
+ * A place among the max_in_flight requests. It is given back with the last of the request and the
+ * loads that it has waited for: what drains counts, too. Owned by the controller thread.
+ */
+typedef struct KvcPrefetchSlot {
+	KvcPrefetchController *controller;
+	unsigned refs;
+} KvcPrefetchSlot;
 
 /* One object on its way from L2, for everyone who wants it. Owned by the controller thread. */
 typedef struct KvcPrefetchLoad {
@@ -28,9 +39,12 @@ typedef struct KvcPrefetchLoad {
 	KvcMemoryObj memory;
 	size_t adapter;
 	KvcL2TaskId task_id;
+	uint32_t version;		  /* of the key when the load was submitted */
 	uint32_t tried;			  /* adapters it was asked of */
+	unsigned renewals;		  /* begun anew: tried was emptied */
 	uint16_t locks[KVC_MAX_ADAPTERS]; /* L2 locks, taken over from the waiters */
-	GList link;			  /* among the loads in flight of the adapter */
+	GPtrArray *slots; /* of KvcPrefetchSlot: of who waits or has waited; NULL: none */
+	GList link;	  /* among the loads in flight of the adapter */
 } KvcPrefetchLoad;
 
 typedef struct KvcPrefetchWaiter {
@@ -46,15 +60,21 @@ typedef enum {
 	KVC_REQUEST_ANSWERED, /* late lookup results may still come */
 } KvcRequestPhase;
 
-/* What is known and held of one key. With the handle's objects this is the request's whole lock
- * state. */
+/*
+ * What is known and held of one key. With the handle's objects this is the request's whole lock
+ * state, exact after each step: what is locked in L1 (the objects), what is locked in L2 (locked),
+ * what is reserved in L1 (load). kvc_prefetch_controller_dump() shows it.
+ */
 typedef struct KvcPrefetchCell {
 	KvcPrefetchLoad *load; /* on its way, or NULL */
 	uint32_t position;     /* in the lookup tasks; UINT32_MAX: L1 had it */
 	uint16_t known;	       /* adapters that the index named when the lookup was submitted */
 	uint16_t found;	       /* adapters that have it */
 	uint16_t locked;       /* adapters whose lock is held for this request */
+	uint32_t version;      /* when it was looked up; 0: was not known */
 	int8_t source;	       /* the adapter to load it from, or -1 */
+	uint8_t state;	       /* KvcPrefetchKeyState: why it is not held; 0: nothing is wrong */
+	bool exists;	       /* was found by the early result; immutable after */
 	bool is_held; /* L1 has it: read-locked for this request, unless it takes no locks */
 } KvcPrefetchCell;
 
@@ -75,6 +95,7 @@ struct KvcPrefetchRequest {
 	KvcObjectKey **keys;
 	size_t n;
 	unsigned flags;
+	unsigned read_locks; /* on each key */
 	uint64_t max_locked_bytes;
 	int64_t deadline_ns; /* 0: none */
 	void (*planned)(void *user, KvcPrefetchHandle *handle);
@@ -83,7 +104,8 @@ struct KvcPrefetchRequest {
 
 	KvcMutex lock;
 	/* Protected by lock. */
-	KvcL1Object **objects; /* a read lock each, or NULL */
+	KvcL1Object **objects; /* read_locks less taken locks each, or NULL */
+	unsigned *taken;       /* by the caller; NULL while read_locks is 1 */
 	ssize_t found;	       /* -1: not known yet */
 	ssize_t result;	       /* -1: not known yet */
 	int done_event_fd;     /* made when asked for, -1 until then */
@@ -94,12 +116,13 @@ struct KvcPrefetchRequest {
 
 	/* Protected by the lock of the controller's queue. */
 	GList message_link;
+	GList handle_link; /* in handles */
 	bool has_message;
 
 	/* Owned by the controller thread, from the submit on. */
 	KvcRequestPhase phase;
-	bool is_known; /* in the controller's list of requests */
-	bool has_slot; /* counts against max_in_flight */
+	bool is_known;	       /* in the controller's list of requests */
+	KvcPrefetchSlot *slot; /* counts against max_in_flight; or NULL */
 	bool is_dropped;
 	KvcPrefetchCell *cells;
 	KvcPrefetchLookup *lookups; /* one an adapter */
@@ -129,8 +152,11 @@ struct KvcPrefetchController {
 	int64_t last_request_id; /* Atomic */
 
 	KvcMutex lock;
+	pthread_cond_t dumped;
 	/* Protected by lock. */
 	GQueue messages; /* of requests, a reference each */
+	GQueue handles;	 /* KvcPrefetchRequest that are alive */
+	GQueue dumps;	 /* KvcPrefetchDump, wanted */
 	bool is_stopping;
 	bool is_stopped; /* nobody takes messages any more */
 
@@ -143,6 +169,8 @@ struct KvcPrefetchController {
 	GHashTable *loads;		      /* KvcPrefetchLoad by its key */
 	GPtrArray *unlocks[KVC_MAX_ADAPTERS]; /* keys whose L2 lock goes back, referenced */
 	KvcBitmap *load_result;		      /* one bit */
+	const KvcPrefetchLoad *admitting;     /* what L1 is asking about, or NULL */
+	int64_t logged_ns;		      /* the last line in the log, 0: none */
 	unsigned n_slots;
 	unsigned n_loads_in_flight;
 	uint64_t bytes_in_flight;
@@ -158,7 +186,12 @@ bool kvc_prefetch_controller_post(KvcPrefetchController *c, KvcPrefetchRequest *
 /* The L2 lock of KEY goes back with the next flush. */
 void kvc_prefetch_unlock_later(KvcPrefetchController *c, size_t adapter, KvcObjectKey *key);
 void kvc_prefetch_flush_unlocks(KvcPrefetchController *c);
-void kvc_prefetch_give_slot(KvcPrefetchController *c, KvcPrefetchRequest *r, bool has_slot);
+void kvc_prefetch_take_slot(KvcPrefetchController *c, KvcPrefetchRequest *r);
+void kvc_prefetch_give_slot_back(KvcPrefetchRequest *r);
+KvcPrefetchSlot *kvc_prefetch_slot_ref(KvcPrefetchSlot *slot);
+void kvc_prefetch_slot_unref(void *slot);
+/* May one more line be in the log? At most one a second. */
+bool kvc_prefetch_may_log(KvcPrefetchController *c);
 
 /* ---- prefetch-handle.c --------------------------------------------------------------------- */
 
@@ -166,18 +199,35 @@ KvcPrefetchRequest *kvc_prefetch_request_new(KvcPrefetchController *c,
 					     const KvcPrefetchParams *params);
 KvcPrefetchRequest *kvc_prefetch_request_ref(KvcPrefetchRequest *r);
 void kvc_prefetch_request_unref(KvcPrefetchRequest *r);
-/* Releases the read locks from key BEGIN on. */
-void kvc_prefetch_request_release_objects(KvcPrefetchRequest *r, size_t begin);
-/* Keys of the unbroken run that L1 has. Owner of the cells only. */
-size_t kvc_prefetch_request_leading_held(const KvcPrefetchRequest *r);
+/* Releases the read locks of the keys from BEGIN to END - 1. */
+void kvc_prefetch_request_release_objects(KvcPrefetchRequest *r, size_t begin, size_t end);
+/* Keys that L1 has: of the unbroken run, in fetch mode full all. Owner of the cells only. */
+size_t kvc_prefetch_request_count_held(const KvcPrefetchRequest *r);
+/* Notes which keys exist, as far as that is known, and returns how many as count_held does. */
+size_t kvc_prefetch_request_note_existing(KvcPrefetchRequest *r);
 
 /* The caller gave R back and no callback comes any more. Takes the caller's reference. */
 void kvc_prefetch_request_finish_drop(KvcPrefetchRequest *r);
 
 /* ---- prefetch-request.c -------------------------------------------------------------------- */
 
-/* The plan of R ends at key END: everything held or wanted from there on is given back. */
-void kvc_prefetch_request_cut(KvcPrefetchRequest *r, size_t end);
+/*
+ * Gives back everything held or wanted of the keys from BEGIN to END - 1; STATE is why, for those
+ * that have no reason yet. L2 locks go back with the next flush.
+ */
+void kvc_prefetch_request_give_back(KvcPrefetchRequest *r,
+				    size_t begin,
+				    size_t end,
+				    KvcPrefetchKeyState state);
+/* The plan of R ends at key END: what lies behind is given back. */
+void kvc_prefetch_request_cut(KvcPrefetchRequest *r, size_t end, KvcPrefetchKeyState state);
+/* Key I will not be held, for this reason: the plan ends there, or has a hole. */
+void kvc_prefetch_request_lose(KvcPrefetchRequest *r, size_t i, KvcPrefetchKeyState state);
+/*
+ * Gives back what the mode and the bound on bytes exclude, of what is held or planned. Touches
+ * nothing of the controller's while nothing is locked in L2.
+ */
+void kvc_prefetch_request_trim(KvcPrefetchRequest *r);
 /* Cuts at END and answers: callbacks, unless R was dropped. R may be gone when it returns. */
 void kvc_prefetch_request_answer(KvcPrefetchRequest *r, size_t end);
 /* Publishes the early result and calls back. */
@@ -203,5 +253,22 @@ void kvc_prefetch_load_pump(KvcPrefetchController *c);
 void kvc_prefetch_load_drain(KvcPrefetchController *c, size_t adapter);
 /* R does not wait for key I any more; its load goes on. */
 void kvc_prefetch_load_detach(KvcPrefetchRequest *r, size_t i);
+/* Is OBJECT, being admitted, what the adapter has of its key now? Inside the L1 shard's lock. */
+bool kvc_prefetch_load_may_admit(void *controller, KvcL1Object *object);
+
+/* ---- prefetch-dump.c ----------------------------------------------------------------------- */
+
+typedef struct KvcPrefetchDump {
+	GPtrArray *lines; /* name, value, name, ...; owned strings */
+	bool is_done;
+} KvcPrefetchDump;
+
+/* R has a handle from now on, until it is freed. */
+void kvc_prefetch_dump_register(KvcPrefetchController *c, KvcPrefetchRequest *r);
+void kvc_prefetch_dump_unregister(KvcPrefetchRequest *r);
+/* Controller thread: makes the dumps that are wanted. */
+void kvc_prefetch_dump_serve(KvcPrefetchController *c);
+/* Controller thread: the state, into the log. */
+void kvc_prefetch_dump_log(KvcPrefetchController *c);
 
 #endif

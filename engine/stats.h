@@ -31,6 +31,7 @@
 	X(prefetches_completed, "Prefetch requests answered")                                      \
 	X(prefetches_timed_out, "Prefetch requests answered at their deadline")                    \
 	X(prefetches_cancelled, "Prefetch requests given back before they were answered")          \
+	X(plan_errors, "Keys that a prefetch policy planned wrongly: twice, or not found")         \
 	X(loads, "Objects whose load from L2 was submitted")                                       \
 	X(chain_loads, "Chains of prefix directories whose load from L2 was submitted")            \
 	X(loads_completed, "Objects loaded from L2")                                               \
@@ -38,6 +39,7 @@
 	X(loads_joined, "Loads that another request had begun already")                            \
 	X(loads_failed_missing, "Loads that failed: vanished, wrong size or checksum")             \
 	X(loads_failed_deleted, "Of these, objects deleted while they were loading")               \
+	X(loads_failed_contended, "Of these, objects written anew while they were loading")        \
 	X(loads_failed_no_memory, "Loads that failed: no room in L1")                              \
 	X(stores, "Objects whose store to an adapter was submitted")                               \
 	X(stores_completed, "Objects stored")                                                      \

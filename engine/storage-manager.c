@@ -350,6 +350,12 @@ kvc_storage_manager_query_prefetch_status(KvcStorageManager *sm, KvcPrefetchHand
 	return kvc_prefetch_controller_query(sm->prefetch, handle);
 }
 
+void
+kvc_storage_manager_dump_prefetches(KvcStorageManager *sm, KvcDescribeFunc func, void *user)
+{
+	kvc_prefetch_controller_dump(sm->prefetch, func, user);
+}
+
 /* ---- Keys ---------------------------------------------------------------------------------- */
 
 int

@@ -133,12 +133,20 @@ typedef enum {
 	KVC_PREFETCH_URGENT = 1 << 1,  /* somebody waits: not queued behind max_in_flight */
 	KVC_PREFETCH_NO_LOCK = 1 << 2, /* warm: loaded objects are not read-locked */
 	KVC_PREFETCH_LOOKUP_ONLY = 1 << 3, /* ask the tiers, load and lock nothing */
+	/*
+	 * Fetch mode "full": every key that exists, not only the unbroken run from the first one.
+	 * The numbers of keys found and held then count keys, kvc_prefetch_handle_get_keys() says
+	 * which.
+	 */
+	KVC_PREFETCH_FULL = 1 << 4,
+	KVC_PREFETCH_L1_ONLY = 1 << 5, /* ask no L2: answered at once, request_id -1 */
 } KvcPrefetchFlags;
 
 typedef struct KvcPrefetchParams {
 	KvcObjectKey *const *keys; /* copied; first chunk first */
 	size_t n_keys;
 	unsigned flags;		   /* KvcPrefetchFlags */
+	unsigned read_locks;	   /* on each key, one for each consumer; 0: 1 */
 	uint64_t max_locked_bytes; /* bound on what the request may hold and load; 0: half of L1 */
 	int64_t timeout_ns; /* from now; 0: none. Then the answer is what is known, the rest drains
 			     */
@@ -169,6 +177,28 @@ KvcPrefetchHandle *kvc_storage_manager_submit_prefetch_task(KvcStorageManager *s
 							    const KvcPrefetchParams *params);
 /* Keys of the unbroken run that exist in L1 or L2: the early result. -EAGAIN while looking up. */
 ssize_t kvc_prefetch_handle_get_found(KvcPrefetchHandle *handle);
+
+/* How a key of a request ended. */
+typedef enum {
+	KVC_PREFETCH_KEY_PENDING = 0,
+	KVC_PREFETCH_KEY_HELD, /* in the answer: in L1, locked unless the request locks nothing */
+	KVC_PREFETCH_KEY_NOT_FOUND,  /* in no tier that could be asked */
+	KVC_PREFETCH_KEY_AFTER_GAP,  /* behind a key that the answer has not */
+	KVC_PREFETCH_KEY_OVER_BOUND, /* would exceed max_locked_bytes */
+	KVC_PREFETCH_KEY_NOT_LOADED, /* the deadline, a cancel, the stop or the policy prevented it
+				      */
+	KVC_PREFETCH_KEY_L1_OOM,     /* no room in L1 */
+	KVC_PREFETCH_KEY_L1_CONTENDED, /* written anew again and again while it was loading */
+	KVC_PREFETCH_KEY_LOST, /* found, but every load failed or it was deleted meanwhile */
+} KvcPrefetchKeyState;
+/* PENDING until the answer is known. I is below total_requested_keys. Any thread. */
+KvcPrefetchKeyState kvc_prefetch_handle_get_key_state(KvcPrefetchHandle *handle, size_t i);
+/*
+ * Sets the bits of the keys that exist in FOUND, of those that the answer holds in HELD (each of
+ * total_requested_keys bits, clear; or NULL): 0. -EAGAIN: what is asked for is not known yet,
+ * nothing is set. As often as one likes, any thread.
+ */
+int kvc_prefetch_handle_get_keys(KvcPrefetchHandle *handle, KvcBitmap *found, KvcBitmap *held);
 /*
  * total = L1 prefix + L2 prefix, read-locked: once for a request with an id (then -ENODATA), always
  * for one with id -1. -EAGAIN while it runs.
@@ -187,10 +217,17 @@ int kvc_prefetch_handle_get_event_fd(KvcPrefetchHandle *handle);
  */
 int kvc_prefetch_handle_wait(KvcPrefetchHandle *handle, int64_t timeout_ns);
 /*
- * Moves the read lock of key I out of the handle: the object, to be given back with finish_read, or
- * NULL (not loaded, not locked, taken already). After done, or any time for a key that has arrived.
+ * Moves one read lock of key I out of the handle: the object, to be given back with finish_read, or
+ * NULL (not loaded, not locked, all taken already). After done, or any time for a key that has
+ * arrived.
  */
 KvcL1Object *kvc_prefetch_handle_take_object(KvcPrefetchHandle *handle, size_t i);
+/*
+ * One line for each handle ("prefetch.7", its phase, which of its keys have L1 locks, L2 locks and
+ * reservations in L1), for each load on its way ("load.KEY"), and their sum ("total"). Exact when
+ * the controller's thread is between two steps; waits for that, so not from a callback. Any thread.
+ */
+void kvc_storage_manager_dump_prefetches(KvcStorageManager *sm, KvcDescribeFunc func, void *user);
 /* Begins the loads of a held request. Never blocks; a second call does nothing. */
 void kvc_prefetch_handle_start(KvcPrefetchHandle *handle);
 /* Forbids loads that have not begun; what is loaded stays locked. */
@@ -219,6 +256,9 @@ typedef struct KvcObjectInfo {
 	uint32_t mode; /* S_IFREG and permission bits; 0: unknown, as are uid and gid then */
 	uint32_t uid, gid;
 	uint32_t hits; /* calls of note_access since the key became known */
+	/* To be compared only: another one when other bytes may be under the key (it was committed
+	 * anew, renamed, or deleted and is back). */
+	uint32_t version;
 } KvcObjectInfo;
 
 /* What the index knows, from memory: 0 or -ENOENT. */

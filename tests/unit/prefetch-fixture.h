@@ -238,6 +238,52 @@ l2_locks(Bench *b, size_t adapter)
 	return fake_get(b->env->fakes[adapter], &b->env->fakes[adapter]->n_locks);
 }
 
+/* ---- The lock maps ------------------------------------------------------------------------- */
+
+typedef struct Total {
+	unsigned long l1_locks, l2_locks, reserved, bytes_in_flight;
+	unsigned handles, slots;
+} Total;
+
+static inline void
+find_total(void *user, const char *name, const char *value)
+{
+	Total *t = user;
+	if (strcmp(name, "total") != 0)
+		return;
+	assert_int_equal(sscanf(value,
+				"%lu L1 locks, %lu L2 locks, %lu reserved, %u handles, %u slots, "
+				"%lu bytes in flight",
+				&t->l1_locks, &t->l2_locks, &t->reserved, &t->handles, &t->slots,
+				&t->bytes_in_flight),
+			 6);
+}
+
+static inline Total
+total(Bench *b)
+{
+	Total t = {.handles = UINT32_MAX};
+	kvc_prefetch_controller_dump(b->c, find_total, &t);
+	assert_true(t.handles != UINT32_MAX);
+	return t;
+}
+
+/*
+ * Do the maps of all handles add up to what L1 and the adapters have locked and reserved, TAKEN
+ * read locks apart, which callers have moved out of their handles?
+ */
+static inline bool
+maps_are_exact(Bench *b, unsigned long taken)
+{
+	Total t = total(b);
+	KvcL1Counts counts = env_counts(b->env);
+	unsigned long locks = 0;
+	for (size_t a = 0; a < b->env->context.n_adapters; a++)
+		locks += (unsigned long)l2_locks(b, a);
+	return t.l1_locks + taken == counts.read_locks && t.l2_locks == locks &&
+	       t.reserved == counts.staging_objects;
+}
+
 static inline void
 wait_idle(Bench *b)
 {

@@ -195,6 +195,109 @@ test_a_load_from_before_a_rename_is_not_admitted(void **state)
 	bench_free(&b);
 }
 
+/* ---- What changes while it is loading ------------------------------------------------------ */
+
+/* A writer commits VERSION of KEY; it is stored (the test puts it into the fake) and evicted. */
+static void
+write_store_and_evict(Bench *b, KvcObjectKey *key, size_t bytes, unsigned version)
+{
+	KvcL1Object *object;
+	KvcL1Manager *l1 = b->env->context.l1;
+	env_write(b->env, key, bytes, version, KVC_FINISH_REPLACE);
+	kvc_l1_manager_reserve_read(l1, &key, 1, 1, &object, NULL);
+	kvc_l1_manager_set_clean(l1, object, true);
+	kvc_l1_manager_finish_read(l1, object, 1);
+	kvc_key_index_unhide(b->env->context.index, key, 1);
+	kvc_key_index_add(b->env->context.index, key, 1, bytes, 0);
+	assert_int_equal(kvc_l1_manager_evict(l1, key), KVC_L1_SUCCESS);
+}
+
+static void
+put_version(Bench *b, KvcObjectKey *key, size_t bytes, unsigned version)
+{
+	g_autoptr(GBytes) data = bytes_of(key, bytes, version);
+	fake_put(b->env->fakes[0], key, data);
+}
+
+static void
+assert_version(Bench *b, Call *call, size_t bytes, unsigned version)
+{
+	KvcL1Object *object = kvc_prefetch_handle_take_object(call->handle, 0);
+	g_autoptr(GBytes) data = bytes_of(object->key, bytes, version);
+	assert_true(object_has(object, data));
+	kvc_l1_manager_finish_read(b->env->context.l1, object, 1);
+}
+
+/* The load has read the old bytes; meanwhile the new ones went to L2 and left L1. */
+static void
+test_a_load_of_a_replaced_version_is_not_admitted(void **state)
+{
+	static const size_t sizes[] = {5000, 5000, 7000};
+	for (unsigned i = 1; i < G_N_ELEMENTS(sizes); i++) {
+		Bench b = bench_new(1, &first, 8);
+		FakeAdapter *fake = b.env->fakes[0];
+		g_autoptr(KvcObjectKey) key = plain_key_new(0);
+		Call call = {0};
+		put_version(&b, key, sizes[0], 0);
+		fake->hold[FAKE_LOAD] = true;
+		submit_with(&b, &call, 1, (KvcPrefetchParams){.keys = &key});
+		wait_until(fake_count_held(fake, FAKE_LOAD) == 1);
+		write_store_and_evict(&b, key, sizes[i], 1);
+		fake_release_nth(fake, FAKE_LOAD, 0);
+		/* It is loaded again, as what it is now. */
+		wait_until(fake_count(fake, "load", key) == 2);
+		assert_int_equal(env_tiers(b.env, key), 1);
+		put_version(&b, key, sizes[i], 1);
+		fake_release(fake, FAKE_LOAD);
+		assert_int_equal(answer(&b, &call), 1);
+		assert_version(&b, &call, sizes[i], 1);
+		assert_int_equal(env_stat(b.env, loads_failed_contended), 1);
+		drop(&call);
+		bench_free(&b);
+	}
+}
+
+/* The lookup said how long the old version was; the load asks for the new one. */
+static void
+test_a_version_stored_after_the_lookup_is_loaded(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	g_autoptr(KvcObjectKey) key = plain_key_new(0);
+	Call call = {0};
+	put_version(&b, key, 5000, 0);
+	submit_with(&b, &call, 1, (KvcPrefetchParams){.keys = &key, .flags = KVC_PREFETCH_HOLD});
+	wait_until(get(&call.planned) == 1);
+	write_store_and_evict(&b, key, 7000, 1);
+	put_version(&b, key, 7000, 1);
+	kvc_prefetch_handle_start(call.handle);
+	assert_int_equal(answer(&b, &call), 1);
+	assert_version(&b, &call, 7000, 1);
+	assert_int_equal(env_stat(b.env, loads), 1);
+	drop(&call);
+	bench_free(&b);
+}
+
+/* It fails by its size, which is not what L2 has by now: L2 has the key all the same. */
+static void
+test_a_failed_load_of_a_replaced_version_forgets_nothing(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	FakeAdapter *fake = b.env->fakes[0];
+	g_autoptr(KvcObjectKey) key = plain_key_new(0);
+	Call call = {0};
+	put_version(&b, key, 5000, 0);
+	fake->hold[FAKE_LOAD] = true;
+	submit_with(&b, &call, 1, (KvcPrefetchParams){.keys = &key});
+	wait_until(fake_count_held(fake, FAKE_LOAD) == 1);
+	write_store_and_evict(&b, key, 7000, 1);
+	put_version(&b, key, 7000, 1);
+	fake_release(fake, FAKE_LOAD);
+	assert_int_equal(answer(&b, &call), 1);
+	assert_version(&b, &call, 7000, 1);
+	drop(&call);
+	bench_free(&b);
+}
+
 int
 main(void)
 {
@@ -208,6 +311,9 @@ main(void)
 		cmocka_unit_test(test_a_failed_load_is_tried_on_the_next_adapter),
 		cmocka_unit_test(test_when_every_adapter_fails_the_key_is_unknown),
 		cmocka_unit_test(test_a_load_from_before_a_rename_is_not_admitted),
+		cmocka_unit_test(test_a_load_of_a_replaced_version_is_not_admitted),
+		cmocka_unit_test(test_a_version_stored_after_the_lookup_is_loaded),
+		cmocka_unit_test(test_a_failed_load_of_a_replaced_version_forgets_nothing),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

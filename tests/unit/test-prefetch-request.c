@@ -169,9 +169,9 @@ test_timeout_in_the_lookup_answers_the_l1_prefix(void **state)
 	put_l2(&b, 0, "24");
 	put_l2(&b, 1, "24");
 	slow->hold[FAKE_LOOKUP] = true;
-	submit_with(&b, &call, N, (KvcPrefetchParams){.timeout_ns = 30 * KVC_MSEC_NS});
+	submit_with(&b, &call, N, (KvcPrefetchParams){.timeout_ns = 300 * KVC_MSEC_NS});
 	wait_until(fake_count_held(slow, FAKE_LOOKUP) == 1);
-	submit_with(&b, &queued, N, (KvcPrefetchParams){.timeout_ns = 30 * KVC_MSEC_NS});
+	submit_with(&b, &queued, N, (KvcPrefetchParams){.timeout_ns = 300 * KVC_MSEC_NS});
 	assert_int_equal(answer(&b, &call), 2);
 	assert_int_equal(answer(&b, &queued), 2);
 	assert_int_equal(kvc_prefetch_handle_get_found(call.handle), 2);
@@ -202,7 +202,7 @@ test_timeout_while_loading_answers_what_is_there(void **state)
 	put_l1(&b, "0");
 	put_l2(&b, 0, "1234");
 	fake->hold[FAKE_LOAD] = true;
-	submit_with(&b, &call, N, (KvcPrefetchParams){.timeout_ns = 60 * KVC_MSEC_NS});
+	submit_with(&b, &call, N, (KvcPrefetchParams){.timeout_ns = 500 * KVC_MSEC_NS});
 	wait_until(fake_count_held(fake, FAKE_LOAD) == 4);
 	fake_release_nth(fake, FAKE_LOAD, 0);
 	fake_release_nth(fake, FAKE_LOAD, 2);
@@ -253,8 +253,15 @@ test_a_draining_load_can_be_joined(void **state)
 	Call call = {0}, next = {0};
 	put_l2(&b, 0, "0");
 	fake->hold[FAKE_LOAD] = true;
-	submit_with(&b, &call, 1, (KvcPrefetchParams){.timeout_ns = 20 * KVC_MSEC_NS});
-	assert_int_equal(answer(&b, &call), 0);
+	/* Until the load has begun before the deadline. */
+	for (int64_t timeout = 20 * KVC_MSEC_NS;; timeout *= 2) {
+		call = (Call){0};
+		submit_with(&b, &call, 1, (KvcPrefetchParams){.timeout_ns = timeout});
+		assert_int_equal(answer(&b, &call), 0);
+		if (fake_count_held(fake, FAKE_LOAD) == 1)
+			break;
+		drop(&call);
+	}
 	submit(&b, &next, 1, 0);
 	wait_until(env_stat(b.env, loads_joined) == 1);
 	assert_int_equal(kvc_prefetch_controller_active(b.c), 1);
