@@ -4,31 +4,6 @@
 
 #include "tests/unit/storage-manager-fixture.h"
 
-#include "kvcache/registry.h"
-
-/* A policy as LMCache's skip_l1: stored everywhere, then not kept in memory. */
-static uint32_t
-everywhere(const KvcObjectKey *key, const KvcAdapterDescriptor *adapters, size_t n)
-{
-	return (1u << n) - 1;
-}
-
-static bool
-always(const KvcObjectKey *key)
-{
-	return true;
-}
-
-static const KvcStorePolicy test_skip_l1 = {
-	.api = KVC_POLICY_API,
-	.struct_size = sizeof(KvcStorePolicy),
-	.name = "test-skip-l1",
-	.summary = "everywhere, then not kept",
-	.select_store_targets = everywhere,
-	.select_l1_deletion = always,
-};
-KVC_REGISTER(kvc_register_store_policy, test_skip_l1)
-
 /* ---- Stores -------------------------------------------------------------------------------- */
 
 static void
@@ -148,7 +123,7 @@ static void
 test_difference_9_skip_l1_deletes_after_the_last(void **state)
 {
 	Fixture *f = *state;
-	start_with_policy(f, MOCK, MOCK ",latency_ms=100", "test-skip-l1");
+	start_with_policy(f, MOCK, MOCK ",latency_ms=100", "skip_l1");
 	put(f, 1, 100);
 	wait_until(tiers(f, 1) & A);
 	if (!(tiers(f, 1) & B))
@@ -166,7 +141,7 @@ static void
 test_difference_9_only_if_one_succeeded(void **state)
 {
 	Fixture *f = *state;
-	start_with_policy(f, MOCK ",fail_stores=3", MOCK ",fail_stores=1000", "test-skip-l1");
+	start_with_policy(f, MOCK ",fail_stores=3", MOCK ",fail_stores=1000", "skip_l1");
 	put(f, 1, 100);
 	assert_int_equal(kvc_storage_manager_drain(f->sm, 20 * KVC_SEC_NS), -EIO);
 	assert_in_l1(f, 1, 100, 0);
