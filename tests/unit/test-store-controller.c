@@ -72,112 +72,8 @@ test_without_targets_objects_are_clean_at_once(void **state)
 	bench_free(&b);
 }
 
-static void
-test_the_object_is_read_locked_while_it_is_stored(void **state)
-{
-	Bench b = bench_started(2, &everywhere);
-	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
-	b.env->fakes[0]->hold[FAKE_STORE] = b.env->fakes[1]->hold[FAKE_STORE] = true;
-	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
-	wait_until(fake_count_held(b.env->fakes[1], FAKE_STORE) == 1);
-	assert_int_equal(env_counts(b.env).read_locks, 2);
-	assert_int_equal(kvc_l1_manager_evict(b.env->context.l1, key), KVC_L1_KEY_IS_LOCKED);
-	fake_release(b.env->fakes[0], FAKE_STORE);
-	wait_until(env_counts(b.env).read_locks == 1);
-	fake_release(b.env->fakes[1], FAKE_STORE);
-	drain(&b);
-	assert_int_equal(env_counts(b.env).read_locks, 0);
-	bench_free(&b);
-}
-
-static void
-test_a_batch_has_at_most_16_keys(void **state)
-{
-	Bench b = bench_new(1, CAPACITY, &everywhere);
-	KvcObjectKey **keys = keys_new(b.env, 40);
-	for (size_t i = 0; i < 40; i++)
-		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
-	kvc_store_controller_start(b.store);
-	drain(&b);
-	GArray *batches = b.env->fakes[0]->batches;
-	assert_int_equal(batches->len, 3);
-	assert_int_equal(g_array_index(batches, guint, 0), 16);
-	assert_int_equal(g_array_index(batches, guint, 1), 16);
-	assert_int_equal(g_array_index(batches, guint, 2), 8);
-	keys_free(keys, 40);
-	bench_free(&b);
-}
-
-static void
-test_a_batch_has_at_most_64_mib(void **state)
-{
-	Bench b = bench_new(1, UINT64_C(160) << 20, &everywhere);
-	KvcObjectKey **keys = keys_new(b.env, 3);
-	for (size_t i = 0; i < 3; i++)
-		env_write(b.env, keys[i], 30 << 20, 0, KVC_FINISH_FIRST_WINS);
-	kvc_store_controller_start(b.store);
-	drain(&b);
-	GArray *batches = b.env->fakes[0]->batches;
-	assert_int_equal(batches->len, 2);
-	assert_int_equal(g_array_index(batches, guint, 0) + g_array_index(batches, guint, 1), 3);
-	keys_free(keys, 3);
-	bench_free(&b);
-}
-
-/* Many small objects reach the bound by their least charge. */
-static void
-test_bytes_in_flight_are_bounded(void **state)
-{
-	size_t bound = KVC_STORE_BYTES_IN_FLIGHT / KVC_STORE_MIN_CHARGE_BYTES, n = bound + 50;
-	Bench b = bench_new(1, CAPACITY, &everywhere);
-	KvcObjectKey **keys = keys_new(b.env, n);
-	FakeAdapter *fake = b.env->fakes[0];
-	Flushed flushed = {0};
-	fake->hold[FAKE_STORE] = true;
-	for (size_t i = 0; i < n; i++)
-		env_write(b.env, keys[i], 1, 0, KVC_FINISH_FIRST_WINS);
-	kvc_store_controller_start(b.store);
-	wait_until(fake_count_held(fake, FAKE_STORE) == bound / 16);
-	nap(20);
-	assert_int_equal(env_stat(b.env, stores), bound);
-
-	/* Store first: what is flushed goes before what was committed before it. */
-	kvc_store_controller_flush(b.store, keys[n - 1], on_flushed, &flushed);
-	nap(20);
-	assert_int_equal(fake_count(fake, "store", keys[n - 1]), 0);
-	fake_release_nth(fake, FAKE_STORE, 0);
-	wait_until(fake_count(fake, "store", keys[n - 1]) == 1);
-	assert_int_equal(fake_position(fake, "store", keys[n - 1]), bound);
-	fake_release(fake, FAKE_STORE);
-	drain(&b);
-	assert_int_equal(calls(&flushed), 1);
-	assert_int_equal(env_stat(b.env, stores_completed), n);
-	keys_free(keys, n);
-	bench_free(&b);
-}
-
 /* ---- Invariants and differences ----------------------------------------------------------------
  */
-
-static void
-test_invariant_2_task_ids_per_adapter(void **state)
-{
-	Bench b = bench_started(2, &everywhere);
-	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
-	FakeAdapter **fakes = b.env->fakes;
-	fakes[0]->hold[FAKE_STORE] = fakes[1]->hold[FAKE_STORE] = true;
-	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
-	wait_until(fake_count_held(fakes[1], FAKE_STORE) == 1);
-	assert_int_equal(fakes[0]->last_id, fakes[1]->last_id);
-	fake_release(fakes[1], FAKE_STORE);
-	wait_until(env_tiers(b.env, key) & 2);
-	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 2);
-	assert_int_equal(env_counts(b.env).dirty_objects, 1);
-	fake_release(fakes[0], FAKE_STORE);
-	drain(&b);
-	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 3);
-	bench_free(&b);
-}
 
 /* The lock wrapper of this build aborts when a listener takes a lock out of order. */
 static void
@@ -284,50 +180,6 @@ test_difference_4_prefetched_data_is_never_stored_back(void **state)
 }
 
 static void
-write_mixed(Bench *b, KvcObjectKey **keys, KvcKeyScope *other)
-{
-	for (unsigned i = 0; i < 8; i++) {
-		keys[i] = key_in(i & 1 ? other : b->env->scope, KVC_SPACE_CHUNK, i);
-		env_write(b->env, keys[i], i & 2 ? 100 : 5000, 0, KVC_FINISH_FIRST_WINS);
-	}
-}
-
-static void
-test_difference_5_a_batch_may_mix_sizes_but_not_scopes(void **state)
-{
-	Bench b = bench_new(1, CAPACITY, &everywhere);
-	g_autoptr(KvcKeyScope) other = scope_of(0x02010200);
-	KvcObjectKey *keys[8];
-	write_mixed(&b, keys, other);
-	kvc_store_controller_start(b.store);
-	drain(&b);
-	assert_int_equal(b.env->fakes[0]->batches->len, 2);
-	assert_false(b.env->fakes[0]->mixed_scopes);
-	assert_true(b.env->fakes[0]->mixed_sizes);
-	for (size_t i = 0; i < 8; i++)
-		kvc_object_key_unref(keys[i]);
-	bench_free(&b);
-}
-
-static void
-test_difference_5_uniform_batches_have_one_size(void **state)
-{
-	Bench b = bench_new(1, CAPACITY, &everywhere);
-	g_autoptr(KvcKeyScope) other = scope_of(0x02010200);
-	KvcObjectKey *keys[8];
-	b.env->fakes[0]->ops.uniform_batches = true;
-	write_mixed(&b, keys, other);
-	kvc_store_controller_start(b.store);
-	drain(&b);
-	assert_int_equal(b.env->fakes[0]->batches->len, 4);
-	assert_false(b.env->fakes[0]->mixed_scopes);
-	assert_false(b.env->fakes[0]->mixed_sizes);
-	for (size_t i = 0; i < 8; i++)
-		kvc_object_key_unref(keys[i]);
-	bench_free(&b);
-}
-
-static void
 test_difference_7_dirty_until_the_last_target_ended(void **state)
 {
 	Bench b = bench_started(2, &everywhere);
@@ -412,26 +264,6 @@ test_difference_7_one_target_of_two_is_enough(void **state)
 }
 
 static void
-test_a_failed_batch_is_tried_again_key_by_key(void **state)
-{
-	Bench b = bench_new(1, CAPACITY, &everywhere);
-	KvcObjectKey **keys = keys_new(b.env, 4);
-	b.env->fakes[0]->fail_stores = 1;
-	for (size_t i = 0; i < 4; i++)
-		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
-	kvc_store_controller_start(b.store);
-	drain(&b);
-	GArray *batches = b.env->fakes[0]->batches;
-	assert_int_equal(batches->len, 5);
-	assert_int_equal(g_array_index(batches, guint, 0), 4);
-	for (guint i = 1; i < 5; i++)
-		assert_int_equal(g_array_index(batches, guint, i), 1);
-	assert_int_equal(env_stat(b.env, stores_completed), 4);
-	keys_free(keys, 4);
-	bench_free(&b);
-}
-
-static void
 test_difference_9_l1_deletion_follows_the_last_target(void **state)
 {
 	Bench b = bench_started(2, &skip_l1);
@@ -458,47 +290,6 @@ test_difference_9_no_l1_deletion_when_every_target_failed(void **state)
 	drain(&b);
 	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1);
 	assert_int_equal(env_counts(b.env).objects, 1);
-	bench_free(&b);
-}
-
-/* ---- Rude adapters -----------------------------------------------------------------------------
- */
-
-static void
-test_a_refused_task_is_a_failed_one(void **state)
-{
-	Bench b = bench_started(1, &everywhere);
-	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
-	b.env->fakes[0]->refuse[FAKE_STORE] = true;
-	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
-	drain(&b);
-	assert_int_equal(env_stat(b.env, stores_failed), 1);
-	assert_int_equal(env_counts(b.env).unreplicated_objects, 1);
-	bench_free(&b);
-}
-
-static size_t
-pop_strangers(KvcL2Adapter *adapter, KvcL2StoreResult *results, size_t max)
-{
-	static int told; /* Atomic */
-	if (__atomic_exchange_n(&told, 1, __ATOMIC_RELAXED) == 0) {
-		results[0] = (KvcL2StoreResult){4711, 1};
-		return 1;
-	}
-	return fake_pop_stores(adapter, results, max);
-}
-
-static void
-test_an_unknown_completion_is_ignored(void **state)
-{
-	Bench b = bench_started(1, &everywhere);
-	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
-	b.env->fakes[0]->ops.pop_completed_store_tasks = pop_strangers;
-	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
-	nap(20);
-	kvc_eventfd_signal(b.env->fakes[0]->fds[FAKE_STORE]);
-	drain(&b);
-	assert_int_equal(env_stat(b.env, stores_completed), 1);
 	bench_free(&b);
 }
 
@@ -588,27 +379,17 @@ main(void)
 		cmocka_unit_test(test_an_empty_object_is_stored),
 		cmocka_unit_test(test_without_adapters_objects_are_clean_at_once),
 		cmocka_unit_test(test_without_targets_objects_are_clean_at_once),
-		cmocka_unit_test(test_the_object_is_read_locked_while_it_is_stored),
-		cmocka_unit_test(test_a_batch_has_at_most_16_keys),
-		cmocka_unit_test(test_a_batch_has_at_most_64_mib),
-		cmocka_unit_test(test_bytes_in_flight_are_bounded),
-		cmocka_unit_test(test_invariant_2_task_ids_per_adapter),
 		cmocka_unit_test(test_invariant_6_the_listener_does_not_block),
 		cmocka_unit_test(test_invariant_9_stop_releases_all_locks),
 		cmocka_unit_test(test_stop_answers_flushes_and_forgets_retries),
 		cmocka_unit_test(test_stop_without_start_releases_what_was_queued),
 		cmocka_unit_test(test_difference_4_prefetched_data_is_never_stored_back),
-		cmocka_unit_test(test_difference_5_a_batch_may_mix_sizes_but_not_scopes),
-		cmocka_unit_test(test_difference_5_uniform_batches_have_one_size),
 		cmocka_unit_test(test_difference_7_dirty_until_the_last_target_ended),
 		cmocka_unit_test(test_difference_7_a_failed_store_is_tried_three_times),
 		cmocka_unit_test(test_difference_7_a_retry_that_succeeds_leaves_no_trace),
 		cmocka_unit_test(test_difference_7_one_target_of_two_is_enough),
-		cmocka_unit_test(test_a_failed_batch_is_tried_again_key_by_key),
 		cmocka_unit_test(test_difference_9_l1_deletion_follows_the_last_target),
 		cmocka_unit_test(test_difference_9_no_l1_deletion_when_every_target_failed),
-		cmocka_unit_test(test_a_refused_task_is_a_failed_one),
-		cmocka_unit_test(test_an_unknown_completion_is_ignored),
 		cmocka_unit_test(test_invariant_10_concurrent_commits_deletions_and_flushes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
