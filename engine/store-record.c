@@ -486,10 +486,23 @@ kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message)
 
 /* ---- Waiters and the end ------------------------------------------------------------------- */
 
+/* What is in L1 only, since every target failed, gets another chance. */
+static void
+try_given_up(KvcStoreController *c, KvcStoreRecord *r)
+{
+	KvcL1Manager *l1 = c->context->l1;
+	if (r->object || r->next || !kvc_l1_manager_is_key_unreplicated(l1, r->key))
+		return;
+	r->next = kvc_l1_manager_make_dirty(l1, r->key);
+	r->next_order = ++c->last_order;
+}
+
 void
 kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWaiter *waiter)
 {
 	KvcStoreRecord *r = kvc_store_record_get(c, key);
+	if (!waiter->is_await)
+		try_given_up(c, r);
 	waiter->order = c->last_order;
 	waiter->next = r->waiters;
 	r->waiters = waiter;

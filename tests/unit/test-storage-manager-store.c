@@ -74,7 +74,7 @@ static void
 test_difference_7_given_up_is_not_silent(void **state)
 {
 	Fixture *f = *state;
-	start(f, MOCK ",fail_stores=3", NULL);
+	start(f, MOCK ",fail_stores=6", NULL);
 	put(f, 1, 100);
 	assert_int_equal(flush(f, 1), -EIO);
 	assert_int_equal(stat_of(f, "stores_failed"), 1);
@@ -82,8 +82,11 @@ test_difference_7_given_up_is_not_silent(void **state)
 	assert_status(f, "l1_unreplicated_objects", "1");
 	assert_status(f, "l1_dirty_objects", "0");
 	assert_status(f, "health", "degraded");
-	/* It says so each time it is asked. */
+	/* It is tried again each time it is asked, and says so. */
 	assert_int_equal(flush(f, 1), -EIO);
+	assert_int_equal(stat_of(f, "stores_failed"), 2);
+	assert_status(f, "l1_unreplicated_objects", "1");
+	assert_status(f, "l1_dirty_objects", "0");
 	assert_int_equal(kvc_storage_manager_drain(f->sm, 20 * KVC_SEC_NS), -EIO);
 	assert_int_equal(evict(f, 1), -EBUSY);
 	assert_in_l1(f, 1, 100, 0);
@@ -101,6 +104,25 @@ test_difference_7_given_up_is_not_silent(void **state)
 	assert_int_equal(lost(f), 1);
 	assert_status(f, "l1_unreplicated_objects", "0");
 	drain(f);
+}
+
+static void
+test_difference_7_a_flush_tries_again_what_was_given_up(void **state)
+{
+	Fixture *f = *state;
+	start(f, MOCK ",fail_stores=4", NULL);
+	put(f, 1, 100);
+	assert_int_equal(flush(f, 1), -EIO);
+	assert_int_equal(tiers(f, 1), L1);
+	assert_status(f, "health", "degraded");
+	assert_int_equal(flush(f, 1), 0);
+	assert_int_equal(tiers(f, 1), L1 | A);
+	assert_status(f, "l1_unreplicated_objects", "0");
+	assert_status(f, "l1_dirty_objects", "0");
+	assert_int_equal(stat_of(f, "stores_retried"), 3);
+	assert_int_equal(evict(f, 1), 0);
+	assert_int_equal(load(f, 1, 2), 1);
+	assert_in_l1(f, 1, 100, 0);
 }
 
 static void
@@ -422,6 +444,7 @@ main(void)
 		TEST(test_drain_waits_and_gives_up),
 		TEST(test_difference_7_failed_store_is_retried),
 		TEST(test_difference_7_given_up_is_not_silent),
+		TEST(test_difference_7_a_flush_tries_again_what_was_given_up),
 		TEST(test_one_of_two_adapters_fails),
 		TEST(test_difference_9_skip_l1_deletes_after_the_last),
 		TEST(test_difference_9_only_if_one_succeeded),
