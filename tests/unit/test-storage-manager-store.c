@@ -4,6 +4,31 @@
 
 #include "tests/unit/storage-manager-fixture.h"
 
+#include "kvcache/registry.h"
+
+/* A policy that decides by what it is told of the adapters: not where the latency is. */
+static uint32_t
+where_it_is_fast(const KvcObjectKey *key, const KvcAdapterDescriptor *adapters, size_t n)
+{
+	uint32_t targets = 0;
+	for (size_t i = 0; i < n; i++) {
+		assert_int_equal(adapters[i].index, i);
+		assert_string_equal(adapters[i].type_name, "mock");
+		if (kvc_options_get_double(adapters[i].options, "latency_ms") < 1)
+			targets |= 1u << adapters[i].index;
+	}
+	return targets;
+}
+
+static const KvcStorePolicy test_fast = {
+	.api = KVC_POLICY_API,
+	.struct_size = sizeof(KvcStorePolicy),
+	.name = "test-fast",
+	.summary = "where there is no latency",
+	.select_store_targets = where_it_is_fast,
+};
+KVC_REGISTER(kvc_register_store_policy, test_fast)
+
 /* ---- Stores -------------------------------------------------------------------------------- */
 
 static void
@@ -139,6 +164,17 @@ test_one_of_two_adapters_fails(void **state)
 	assert_int_equal(evict(f, 1), 0);
 	assert_int_equal(load(f, 1, 2), 1);
 	assert_in_l1(f, 1, 100, 0);
+}
+
+static void
+test_policies_are_told_of_the_adapters(void **state)
+{
+	Fixture *f = *state;
+	start_with_policy(f, MOCK ",latency_ms=5", MOCK, "test-fast");
+	put(f, 1, 100);
+	assert_int_equal(flush(f, 1), 0);
+	assert_int_equal(tiers(f, 1), L1 | B);
+	assert_int_equal(stat_of(f, "stores"), 1);
 }
 
 static void
@@ -446,6 +482,7 @@ main(void)
 		TEST(test_difference_7_given_up_is_not_silent),
 		TEST(test_difference_7_a_flush_tries_again_what_was_given_up),
 		TEST(test_one_of_two_adapters_fails),
+		TEST(test_policies_are_told_of_the_adapters),
 		TEST(test_difference_9_skip_l1_deletes_after_the_last),
 		TEST(test_difference_9_only_if_one_succeeded),
 		TEST(test_first_wins_in_l1),
