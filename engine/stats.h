@@ -46,6 +46,8 @@
 	X(store_bytes, "Bytes written to L2")                                                      \
 	X(stores_retried, "Stores tried again after a failure")                                    \
 	X(stores_failed, "Objects an adapter could not store in all tries")                        \
+	X(stores_unknown, "Completed stores an adapter told that nobody had submitted")            \
+	X(store_policy_errors, "Times the store policy chose an adapter that is not there")        \
 	X(deletes, "Deletions submitted to adapters")                                              \
 	X(deletes_completed, "Deletions confirmed")                                                \
 	X(deletes_retried, "Deletions tried again")                                                \

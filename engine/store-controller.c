@@ -234,7 +234,7 @@ handle_messages(KvcStoreController *c)
 	/* Whatever made an object go had been told by now, or will be. */
 	while (!c->is_halting && (link = g_queue_pop_head_link(&c->unsettled))) {
 		KvcStoreRecord *r = link->data;
-		r->queue = NULL;
+		r->is_unsettled = false;
 		kvc_store_record_advance(c, r);
 	}
 }
@@ -330,13 +330,14 @@ kvc_store_controller_new(const KvcControllerContext *context,
 	c->listener.on_renamed = on_renamed;
 	c->context = context;
 	c->policy = policy;
+	c->lane_bytes = KVC_STORE_BYTES_IN_FLIGHT / MAX(context->n_adapters, 1);
 	c->event_fd = fd;
 	c->is_idle = true;
 	kvc_mutex_init(&c->lock, KVC_LOCK_STORE_QUEUE);
 	kvc_cond_init(&c->idle);
 	c->records = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	for (size_t a = 0; a < context->n_adapters; a++)
-		c->tasks[a] = g_hash_table_new(g_int64_hash, g_int64_equal);
+		c->lanes[a].tasks = g_hash_table_new(g_int64_hash, g_int64_equal);
 	if (context->n_adapters > 0) /* else nothing is ever stored */
 		kvc_l1_manager_register_listener(context->l1, &c->listener);
 	return c;
@@ -407,7 +408,7 @@ kvc_store_controller_free(KvcStoreController *c)
 	kvc_store_controller_stop(c);
 	g_hash_table_unref(c->records);
 	for (size_t a = 0; a < c->context->n_adapters; a++)
-		g_hash_table_unref(c->tasks[a]);
+		g_hash_table_unref(c->lanes[a].tasks);
 	pthread_cond_destroy(&c->idle);
 	kvc_mutex_deinit(&c->lock);
 	close(c->event_fd);

@@ -46,7 +46,7 @@ void kvc_store_controller_submit_attributes(KvcStoreController *c, KvcObjectKey 
 /*
  * DONE(user, error) when every store and deletion of KEY that was submitted before has ended: 0, or
  * -EIO when the last store failed on every target; at once when there is nothing to wait for.
- * "Store first".
+ * "Store first". What was given up before is tried again.
  */
 void kvc_store_controller_flush(KvcStoreController *c,
 				KvcObjectKey *key,

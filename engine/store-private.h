@@ -16,6 +16,7 @@
 #define KVC_STORE_TRIES 3
 #define KVC_STORE_BATCH_KEYS 16
 #define KVC_STORE_BATCH_BYTES (UINT64_C(64) << 20)
+/* Of all adapters together; a larger object is alone on its adapter. */
 #define KVC_STORE_BYTES_IN_FLIGHT (UINT64_C(256) << 20)
 /* What an object counts at least there: it bounds the mappings. */
 #define KVC_STORE_MIN_CHARGE_BYTES (UINT64_C(64) << 10)
@@ -34,6 +35,8 @@ typedef struct KvcStoreRename KvcStoreRename;
 typedef struct KvcStoreTarget {
 	KvcStoreRecord *record; /* or NULL: */
 	KvcStoreRename *rename;
+	GQueue *ready_queue; /* the one that READY_LINK is in, or NULL */
+	GList ready_link;
 	GList link; /* in a back-off queue, or in the one of those that wait for the log */
 	int64_t due_ns;
 	uint64_t sync_position; /* in the deletion log: of the last confirmation */
@@ -74,8 +77,8 @@ struct KvcStoreRecord {
 	uint64_t attributes_order;
 	int error;     /* of the last store: 0 or -EIO */
 	bool has_none; /* the last store ended, and no adapter has its object */
-	GQueue *queue; /* the one that LINK is in, or NULL */
-	GList link;
+	bool is_unsettled;
+	GList link; /* in unsettled */
 	KvcFlushWaiter *waiters;
 	KvcStoreRename *after;	/* nothing is done on an adapter before it ended there, or NULL */
 	KvcStoreRename *before; /* it waits for what is left here: this record gets nothing more */
@@ -130,6 +133,17 @@ typedef struct KvcStoreTask {
 	KvcObjectAttributes attributes[KVC_STORE_BATCH_KEYS]; /* of the objects; owned xattrs */
 } KvcStoreTask;
 
+/*
+ * What is stored on one adapter. Each has its own queue and its own share of the bytes in flight,
+ * so that one that is slow or hangs does not hold up the others.
+ */
+typedef struct KvcStoreLane {
+	GQueue first;	   /* KvcStoreTarget, in order: somebody waits for them */
+	GQueue ready;	   /* KvcStoreTarget, in order: after these */
+	GHashTable *tasks; /* KvcStoreTask in flight, by id */
+	uint64_t bytes_in_flight;
+} KvcStoreLane;
+
 typedef enum {
 	KVC_STORE_MESSAGE_COMMIT,
 	KVC_STORE_MESSAGE_DELETE,
@@ -169,6 +183,7 @@ struct KvcStoreController {
 	/* Immutable after start. */
 	const KvcControllerContext *context;
 	const KvcStorePolicy *policy;
+	uint64_t lane_bytes; /* an adapter's share of what may be in flight */
 	int event_fd;
 	pthread_t thread;
 	bool is_running;
@@ -184,7 +199,7 @@ struct KvcStoreController {
 
 	/* Owned by the controller thread. */
 	GHashTable *records;
-	GQueue ready;	  /* records with something to submit, in order */
+	KvcStoreLane lanes[KVC_MAX_ADAPTERS];
 	GQueue unsettled; /* records whose object had gone: the message that says why is on its way
 			   */
 	GQueue backoff[KVC_STORE_BACKOFFS];
@@ -193,11 +208,9 @@ struct KvcStoreController {
 	GQueue syncing;	     /* targets whose confirmed deletion is not on disk, by position */
 	uint64_t log_synced; /* the deletion log is, up to here */
 	bool is_log_failing;
-	GQueue open;			     /* KvcStoreTask, being put together */
-	GQueue refused;			     /* KvcStoreTask that the adapter did not take */
-	GHashTable *tasks[KVC_MAX_ADAPTERS]; /* in flight, by id */
+	GQueue open;	/* KvcStoreTask, being put together */
+	GQueue refused; /* KvcStoreTask that the adapter did not take */
 	size_t n_tasks;
-	uint64_t bytes_in_flight;
 	uint64_t last_order;
 	bool is_halting; /* submits nothing any more */
 	int64_t log_since_ns;
@@ -226,6 +239,8 @@ void kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size
 /* The store of R's object on ADAPTER failed with -errno: again after a while, or never. */
 void kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error);
 void kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_error);
+/* Is in no queue of a lane after this. */
+void kvc_store_leave_ready(KvcStoreTarget *t);
 /* Moves what is due out of the back-off queues. */
 void kvc_store_fire_backoffs(KvcStoreController *c, int64_t now_ns);
 /* When the next one is due, or 0. */

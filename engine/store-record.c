@@ -70,7 +70,7 @@ kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key)
 	for (size_t a = 0; a < n; a++) {
 		KvcStoreTarget *t = &r->targets[a];
 		t->record = r;
-		t->link.data = t;
+		t->link.data = t->ready_link.data = t;
 		t->adapter = (uint8_t)a;
 		t->backoff = -1;
 	}
@@ -78,26 +78,34 @@ kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key)
 	return r;
 }
 
-static void
-leave_queue(KvcStoreRecord *r)
+void
+kvc_store_leave_ready(KvcStoreTarget *t)
 {
-	if (r->queue)
-		g_queue_unlink(r->queue, &r->link);
-	r->queue = NULL;
+	if (t->ready_queue)
+		g_queue_unlink(t->ready_queue, &t->ready_link);
+	t->ready_queue = NULL;
 }
 
 /* What somebody waits for goes first. */
 static void
-enter_ready(KvcStoreController *c, KvcStoreRecord *r)
+enter_ready(KvcStoreLane *lane, KvcStoreTarget *t)
 {
-	if (r->queue && !r->waiters)
+	GQueue *queue = t->record->waiters ? &lane->first : &lane->ready;
+	if (t->ready_queue == queue || t->ready_queue == &lane->first)
 		return;
-	leave_queue(r);
-	r->queue = &c->ready;
-	if (r->waiters)
-		g_queue_push_head_link(&c->ready, &r->link);
-	else
-		g_queue_push_tail_link(&c->ready, &r->link);
+	kvc_store_leave_ready(t);
+	t->ready_queue = queue;
+	g_queue_push_tail_link(queue, &t->ready_link);
+}
+
+static void
+leave_queues(KvcStoreController *c, KvcStoreRecord *r)
+{
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		kvc_store_leave_ready(&r->targets[a]);
+	if (r->is_unsettled)
+		g_queue_unlink(&c->unsettled, &r->link);
+	r->is_unsettled = false;
 }
 
 /* ---- Back-off ------------------------------------------------------------------------------ */
@@ -217,15 +225,30 @@ cancel_store(KvcStoreController *c, KvcStoreRecord *r)
 	r->todo = 0;
 }
 
+/* What a policy says of adapters that are not there is its error, and goes for nothing. */
+static uint32_t
+select_targets(KvcStoreController *c, const KvcStoreRecord *r)
+{
+	uint32_t targets = c->policy->select_store_targets(r->key, c->context->descriptors,
+							   c->context->n_adapters);
+	uint32_t unknown = targets & ~all_adapters(c);
+	if (unknown) {
+		kvc_stats_add(c->context->stats, store_policy_errors, 1);
+		if (kvc_store_may_log(c))
+			g_warning("store policy %s chose L2 adapter #%d, there are %zu",
+				  c->policy->name, __builtin_ctz(unknown) + 1,
+				  c->context->n_adapters);
+	}
+	return targets & ~unknown;
+}
+
 static void
 begin_store(KvcStoreController *c, KvcStoreRecord *r)
 {
 	r->object = g_steal_pointer(&r->next);
 	r->object_order = r->next_order;
 	r->stored = r->failed = 0;
-	r->todo = c->policy->select_store_targets(r->key, c->context->descriptors,
-						  c->context->n_adapters) &
-		  all_adapters(c);
+	r->todo = select_targets(c, r);
 	for (size_t a = 0; a < c->context->n_adapters; a++)
 		r->targets[a].store_tries = 0;
 }
@@ -273,10 +296,13 @@ advance_stores(KvcStoreController *c, KvcStoreRecord *r)
 			break;
 		begin_store(c, r);
 	}
-	if (r->todo & ~kvc_store_record_blocked(r))
-		enter_ready(c, r);
-	else if (r->queue == &c->ready)
-		leave_queue(r);
+	uint32_t ready = r->todo & ~kvc_store_record_blocked(r);
+	for (size_t a = 0; a < c->context->n_adapters; a++) {
+		if (ready & (1u << a))
+			enter_ready(&c->lanes[a], &r->targets[a]);
+		else
+			kvc_store_leave_ready(&r->targets[a]);
+	}
 }
 
 void
@@ -476,10 +502,23 @@ kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message)
 
 /* ---- Waiters and the end ------------------------------------------------------------------- */
 
+/* What is in L1 only, since every target failed, gets another chance. */
+static void
+try_given_up(KvcStoreController *c, KvcStoreRecord *r)
+{
+	KvcL1Manager *l1 = c->context->l1;
+	if (r->object || r->next || !kvc_l1_manager_is_key_unreplicated(l1, r->key))
+		return;
+	r->next = kvc_l1_manager_make_dirty(l1, r->key);
+	r->next_order = ++c->last_order;
+}
+
 void
 kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWaiter *waiter)
 {
 	KvcStoreRecord *r = kvc_store_record_get(c, key);
+	if (!waiter->is_await)
+		try_given_up(c, r);
 	waiter->order = c->last_order;
 	waiter->next = r->waiters;
 	r->waiters = waiter;
@@ -526,7 +565,7 @@ answer_waiters(KvcStoreController *c, KvcStoreRecord *r)
 void
 kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r)
 {
-	if (c->is_halting || r->queue == &c->unsettled)
+	if (c->is_halting || r->is_unsettled)
 		return;
 	advance_deletes(c, r);
 	advance_stores(c, r);
@@ -553,7 +592,7 @@ kvc_store_record_seal(KvcStoreController *c, KvcObjectKey *key, KvcStoreRename *
 	if (!r)
 		return NULL;
 	g_hash_table_remove(c->records, key);
-	leave_queue(r);
+	leave_queues(c, r);
 	cancel_store(c, r);
 	if (r->next)
 		kvc_l1_object_unref(g_steal_pointer(&r->next));
@@ -582,7 +621,7 @@ void
 kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_error)
 {
 	g_assert(!r->busy);
-	leave_queue(r);
+	leave_queues(c, r);
 	kvc_store_logged_forget(c, r, UINT32_MAX);
 	for (size_t a = 0; a < c->context->n_adapters; a++)
 		kvc_store_disarm(c, &r->targets[a]);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Batches. Records that are ready are taken in order; each one's object is read-locked once for
- * each target, mapped once for all of them, and put into an open batch of the adapter: of one
- * scope, and of one size where the adapter wants that. A batch that failed before is tried again
- * key by key.
+ * Batches. Each adapter takes what is ready for it in order, as far as its share of the bytes in
+ * flight goes: each target's object is read-locked, mapped once for all that are busy with it, and
+ * put into an open batch of the adapter: of one scope, and of one size where the adapter wants
+ * that. A batch that failed before is tried again key by key.
  */
 
 #include "engine/store-private.h"
@@ -36,7 +36,7 @@ submit_task(KvcStoreController *c, KvcStoreTask *task)
 	if (task->id == 0)
 		g_queue_push_tail(&c->refused, task);
 	else
-		g_hash_table_insert(c->tasks[task->adapter], &task->id, task);
+		g_hash_table_insert(c->lanes[task->adapter].tasks, &task->id, task);
 }
 
 static bool
@@ -86,72 +86,80 @@ add_to_batch(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 	task->bytes += r->memory.bytes;
 	task->n++;
 	r->busy |= 1u << adapter;
-	c->bytes_in_flight += charge(r);
+	c->lanes[adapter].bytes_in_flight += charge(r);
 	if (is_retry || task->n == KVC_STORE_BATCH_KEYS) {
 		g_queue_delete_link(&c->open, link);
 		submit_task(c, task);
 	}
 }
 
-/* Read-locks R's object, N times; false: another one or none is resident by now. */
+/* Read-locks R's object; false: another one or none is resident by now. */
 static bool
-lock_object(KvcStoreController *c, KvcStoreRecord *r, unsigned n)
+lock_object(KvcStoreController *c, KvcStoreRecord *r)
 {
 	KvcL1Object *locked;
-	if (kvc_l1_manager_reserve_read(c->context->l1, &r->key, 1, n, &locked, NULL) == 0)
+	if (kvc_l1_manager_reserve_read(c->context->l1, &r->key, 1, 1, &locked, NULL) == 0)
 		return false;
 	if (locked == r->object)
 		return true;
-	kvc_l1_manager_finish_read(c->context->l1, locked, n);
+	kvc_l1_manager_finish_read(c->context->l1, locked, 1);
 	return false;
 }
 
 static void
-fail_targets(KvcStoreController *c, KvcStoreRecord *r, uint32_t targets, int error)
+drop_store(KvcStoreController *c, KvcStoreRecord *r)
 {
 	for (size_t a = 0; a < c->context->n_adapters; a++)
-		if (targets & (1u << a))
-			kvc_store_record_fail(c, r, a, error);
-	kvc_store_record_advance(c, r);
+		kvc_store_leave_ready(&r->targets[a]);
+	r->todo = 0;
+	r->is_unsettled = true;
+	g_queue_push_tail_link(&c->unsettled, &r->link);
 }
 
 static void
-submit_record(KvcStoreController *c, KvcStoreRecord *r, uint32_t targets)
+submit_target(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 {
-	unsigned n = (unsigned)__builtin_popcount(targets);
-	if (!lock_object(c, r, n)) {
-		r->todo = 0;
-		r->queue = &c->unsettled;
-		g_queue_push_tail_link(&c->unsettled, &r->link);
+	if (!lock_object(c, r)) {
+		drop_store(c, r);
 		return;
 	}
-	r->todo &= ~targets;
+	r->todo &= ~(1u << adapter);
 	int rc = r->busy ? 0 : kvc_l1_object_map(r->object, false, &r->memory);
-	if (rc < 0) {
-		kvc_l1_manager_finish_read(c->context->l1, r->object, n);
-		fail_targets(c, r, targets, rc);
+	if (rc == 0) {
+		add_to_batch(c, r, adapter);
 		return;
 	}
-	for (size_t a = 0; a < c->context->n_adapters; a++)
-		if (targets & (1u << a))
-			add_to_batch(c, r, a);
+	kvc_l1_manager_finish_read(c->context->l1, r->object, 1);
+	kvc_store_record_fail(c, r, adapter, rc);
+	kvc_store_record_advance(c, r);
+}
+
+static bool
+has_room(const KvcStoreController *c, const KvcStoreLane *lane, const KvcStoreRecord *r)
+{
+	return lane->bytes_in_flight == 0 || lane->bytes_in_flight + charge(r) <= c->lane_bytes;
+}
+
+static void
+process_lane(KvcStoreController *c, size_t adapter)
+{
+	KvcStoreLane *lane = &c->lanes[adapter];
+	for (;;) {
+		GQueue *queue = lane->first.length > 0 ? &lane->first : &lane->ready;
+		KvcStoreTarget *t = g_queue_peek_head(queue);
+		if (!t || !has_room(c, lane, t->record))
+			break;
+		kvc_store_leave_ready(t);
+		if (t->record->todo & ~kvc_store_record_blocked(t->record) & (1u << adapter))
+			submit_target(c, t->record, adapter);
+	}
 }
 
 void
 kvc_store_process_ready(KvcStoreController *c)
 {
-	KvcStoreRecord *r;
-	while ((r = g_queue_peek_head(&c->ready))) {
-		uint32_t targets = r->todo & ~kvc_store_record_blocked(r);
-		uint64_t bytes = charge(r) * (uint64_t)__builtin_popcount(targets);
-		if (c->bytes_in_flight > 0 &&
-		    c->bytes_in_flight + bytes > KVC_STORE_BYTES_IN_FLIGHT)
-			break;
-		g_queue_pop_head_link(&c->ready);
-		r->queue = NULL;
-		if (targets)
-			submit_record(c, r, targets);
-	}
+	for (size_t a = 0; a < c->context->n_adapters; a++)
+		process_lane(c, a);
 	while (c->open.length > 0)
 		submit_task(c, g_queue_pop_head(&c->open));
 }
@@ -165,7 +173,7 @@ finish_target(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int64_t 
 	KvcL1Object *object = r->object;
 	uint32_t bit = 1u << adapter;
 	r->busy &= ~bit;
-	c->bytes_in_flight -= charge(r);
+	c->lanes[adapter].bytes_in_flight -= charge(r);
 	if (!r->busy)
 		kvc_l1_object_unmap(&r->memory);
 	if (result >= 0) {
@@ -199,6 +207,14 @@ complete_task(KvcStoreController *c, KvcStoreTask *task, int64_t result)
 	g_free(task);
 }
 
+static void
+note_unknown(KvcStoreController *c, size_t adapter)
+{
+	kvc_stats_add(c->context->stats, stores_unknown, 1);
+	if (kvc_store_may_log(c))
+		g_warning("L2 adapter #%zu completed a store that is not ours", adapter + 1);
+}
+
 void
 kvc_store_drain_completions(KvcStoreController *c, size_t adapter)
 {
@@ -209,13 +225,12 @@ kvc_store_drain_completions(KvcStoreController *c, size_t adapter)
 		n = l2->ops->pop_completed_store_tasks(l2, results, G_N_ELEMENTS(results));
 		for (size_t i = 0; i < n; i++) {
 			KvcStoreTask *task =
-				g_hash_table_lookup(c->tasks[adapter], &results[i].task_id);
+				g_hash_table_lookup(c->lanes[adapter].tasks, &results[i].task_id);
 			if (!task) {
-				g_warning("L2 adapter #%zu completed a store that is not ours",
-					  adapter + 1);
+				note_unknown(c, adapter);
 				continue;
 			}
-			g_hash_table_remove(c->tasks[adapter], &results[i].task_id);
+			g_hash_table_remove(c->lanes[adapter].tasks, &results[i].task_id);
 			complete_task(c, task, results[i].bytes_transferred);
 		}
 	} while (n == G_N_ELEMENTS(results));

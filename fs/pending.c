@@ -21,8 +21,11 @@ struct KvcfsPending {
 	int64_t since_ns;
 
 	/* Protected by the owner's lock. */
-	int64_t deadline_ns; /* when answered and released: when to free */
+	GList link;	/* in all */
+	int64_t due_ns; /* to be answered, afterwards to be freed */
+	bool is_queued; /* in due */
 	bool is_answered;
+	bool is_over; /* the answer has returned */
 	bool is_interrupted;
 	bool is_released; /* the waker has given its reference back */
 };
@@ -32,7 +35,8 @@ struct KvcfsPendings {
 	pthread_cond_t wake;
 	pthread_t thread;
 	/* Protected by lock. */
-	GPtrArray *all;
+	GQueue all;
+	GTree *due;	      /* of these, the ones with something to be done, by when */
 	int64_t wake_at_ns;   /* when the thread will look again by itself */
 	unsigned n_answering; /* claimed, their answer is running */
 	pthread_cond_t idle;  /* none is */
@@ -57,6 +61,33 @@ wake_thread_locked(KvcfsPendings *pendings, int64_t at)
 	}
 }
 
+static int
+compare_due(const void *a, const void *b, void *user)
+{
+	const KvcfsPending *p = a, *q = b;
+	if (p->due_ns != q->due_ns)
+		return p->due_ns < q->due_ns ? -1 : 1;
+	return p == q ? 0 : p < q ? -1 : 1;
+}
+
+static void
+unqueue_locked(KvcfsPending *p)
+{
+	if (p->is_queued)
+		g_tree_remove(p->owner->due, p);
+	p->is_queued = false;
+}
+
+static void
+queue_locked(KvcfsPending *p, int64_t due_ns)
+{
+	unqueue_locked(p);
+	p->due_ns = due_ns;
+	p->is_queued = true;
+	g_tree_insert(p->owner->due, p, p);
+	wake_thread_locked(p->owner, due_ns);
+}
+
 /* Claims the answer; the caller then calls p->answer without the lock. */
 static bool
 claim_locked(KvcfsPending *p)
@@ -64,6 +95,7 @@ claim_locked(KvcfsPending *p)
 	if (p->is_answered)
 		return false;
 	p->is_answered = true;
+	unqueue_locked(p);
 	p->owner->n_answering++;
 	return true;
 }
@@ -75,27 +107,34 @@ due_reason(const KvcfsPending *p)
 							  : KVCFS_WAKE_TIMEOUT;
 }
 
+static void
+free_locked(KvcfsPending *p)
+{
+	g_queue_unlink(&p->owner->all, &p->link);
+	g_free(p);
+}
+
 /*
- * One pass: returns an unanswered one that is due (claimed), or NULL; frees what has been answered
- * long enough; *NEXT is when to look again.
+ * Returns an unanswered one that is due (claimed), or NULL; frees what has been answered long
+ * enough; *NEXT is when to look again. At a stop everything is due.
  */
 static KvcfsPending *
 find_due_locked(KvcfsPendings *pendings, int64_t now, int64_t *next)
 {
+	GTreeNode *first;
 	*next = INT64_MAX;
-	for (guint i = 0; i < pendings->all->len;) {
-		KvcfsPending *p = pendings->all->pdata[i];
-		bool is_due = p->is_interrupted || pendings->is_stopping || p->deadline_ns <= now;
-		if (!p->is_answered && is_due && claim_locked(p))
-			return p;
-		if (p->is_answered && p->is_released && p->deadline_ns <= now) {
-			g_ptr_array_remove_index_fast(pendings->all, i);
-			g_free(p);
-			continue;
+	while ((first = g_tree_node_first(pendings->due))) {
+		KvcfsPending *p = g_tree_node_key(first);
+		bool is_due = p->due_ns <= now;
+		if (!is_due && !pendings->is_stopping) {
+			*next = p->due_ns;
+			break;
 		}
-		if (!p->is_answered || p->is_released)
-			*next = MIN(*next, p->deadline_ns);
-		i++;
+		if (claim_locked(p))
+			return p;
+		unqueue_locked(p);
+		if (is_due)
+			free_locked(p);
 	}
 	return NULL;
 }
@@ -106,11 +145,11 @@ answer(KvcfsPending *p, KvcfsWake why)
 	KvcfsPendings *pendings = p->owner;
 	p->answer(p->req, why, p->user);
 	pthread_mutex_lock(&pendings->lock);
-	p->deadline_ns = now_ns() + GRACE_NS;
+	p->is_over = true;
 	if (--pendings->n_answering == 0)
 		pthread_cond_broadcast(&pendings->idle);
 	if (p->is_released)
-		wake_thread_locked(pendings, p->deadline_ns);
+		queue_locked(p, now_ns() + GRACE_NS);
 	pthread_mutex_unlock(&pendings->lock);
 }
 
@@ -165,7 +204,7 @@ kvcfs_pendings_new(void)
 	pthread_cond_init(&pendings->wake, &attr);
 	pthread_condattr_destroy(&attr);
 	pthread_cond_init(&pendings->idle, NULL);
-	pendings->all = g_ptr_array_new();
+	pendings->due = g_tree_new_full(compare_due, NULL, NULL, NULL);
 	if (pthread_create(&pendings->thread, NULL, deadline_thread, pendings) != 0)
 		g_error("cannot start a thread");
 	return pendings;
@@ -193,9 +232,9 @@ void
 kvcfs_pendings_free(KvcfsPendings *pendings)
 {
 	kvcfs_pendings_stop(pendings);
-	for (guint i = 0; i < pendings->all->len; i++)
-		g_free(pendings->all->pdata[i]);
-	g_ptr_array_unref(pendings->all);
+	g_tree_unref(pendings->due);
+	while (pendings->all.head)
+		free_locked(pendings->all.head->data);
 	pthread_cond_destroy(&pendings->wake);
 	pthread_cond_destroy(&pendings->idle);
 	pthread_mutex_destroy(&pendings->lock);
@@ -209,7 +248,8 @@ on_interrupt(fuse_req_t req, void *data)
 	KvcfsPending *p = data;
 	pthread_mutex_lock(&p->owner->lock);
 	p->is_interrupted = true;
-	wake_thread_locked(p->owner, INT64_MIN);
+	if (p->is_queued && !p->is_answered)
+		queue_locked(p, INT64_MIN);
 	pthread_mutex_unlock(&p->owner->lock);
 }
 
@@ -227,15 +267,16 @@ kvcfs_pending_new(KvcfsPendings *pendings,
 		.answer = answer_func,
 		.user = user,
 		.since_ns = now_ns(),
-		.deadline_ns = deadline_ns,
 	};
+	p->link.data = p;
 	/* Before it can be answered: afterwards the request may be gone. */
 	if (req)
 		fuse_req_interrupt_func(req, on_interrupt, p);
 	pthread_mutex_lock(&pendings->lock);
-	g_ptr_array_add(pendings->all, p);
+	g_queue_push_tail_link(&pendings->all, &p->link);
 	bool is_stopping = pendings->is_stopping && claim_locked(p);
-	wake_thread_locked(pendings, p->is_interrupted ? INT64_MIN : deadline_ns);
+	if (!is_stopping)
+		queue_locked(p, p->is_interrupted ? INT64_MIN : deadline_ns);
 	pthread_mutex_unlock(&pendings->lock);
 	if (is_stopping)
 		answer(p, KVCFS_WAKE_INTERRUPT);
@@ -246,7 +287,8 @@ static void
 release_locked(KvcfsPending *p)
 {
 	p->is_released = true;
-	wake_thread_locked(p->owner, p->deadline_ns);
+	if (p->is_over)
+		queue_locked(p, now_ns() + GRACE_NS);
 }
 
 void
@@ -277,8 +319,8 @@ kvcfs_pendings_count(KvcfsPendings *pendings, int64_t *oldest_ns)
 	unsigned n = 0;
 	*oldest_ns = 0;
 	pthread_mutex_lock(&pendings->lock);
-	for (guint i = 0; i < pendings->all->len; i++) {
-		const KvcfsPending *p = pendings->all->pdata[i];
+	for (GList *link = pendings->all.head; link; link = link->next) {
+		const KvcfsPending *p = link->data;
 		if (p->is_answered || !p->req)
 			continue;
 		n++;

@@ -386,8 +386,8 @@ int kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key);
 
 /*
  * Calls DONE(user, 0) once KEY is stored in L2 or needs no store, DONE(user, -EIO) when every
- * target failed, -ENOENT when it is not known. Possibly before this returns. "Store first". DONE
- * may run in the StoreController's thread and must not block.
+ * target failed, -ENOENT when it is not known. Possibly before this returns. "Store first"; what was
+ * given up before is tried again. DONE may run in the StoreController's thread and must not block.
  */
 void kvc_storage_manager_flush(KvcStorageManager *sm,
 			       KvcObjectKey *key,

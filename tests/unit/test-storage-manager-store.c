@@ -6,28 +6,28 @@
 
 #include "kvcache/registry.h"
 
-/* A policy as LMCache's skip_l1: stored everywhere, then not kept in memory. */
+/* A policy that decides by what it is told of the adapters: not where the latency is. */
 static uint32_t
-everywhere(const KvcObjectKey *key, const KvcAdapterDescriptor *adapters, size_t n)
+where_it_is_fast(const KvcObjectKey *key, const KvcAdapterDescriptor *adapters, size_t n)
 {
-	return (1u << n) - 1;
+	uint32_t targets = 0;
+	for (size_t i = 0; i < n; i++) {
+		assert_int_equal(adapters[i].index, i);
+		assert_string_equal(adapters[i].type_name, "mock");
+		if (kvc_options_get_double(adapters[i].options, "latency_ms") < 1)
+			targets |= 1u << adapters[i].index;
+	}
+	return targets;
 }
 
-static bool
-always(const KvcObjectKey *key)
-{
-	return true;
-}
-
-static const KvcStorePolicy test_skip_l1 = {
+static const KvcStorePolicy test_fast = {
 	.api = KVC_POLICY_API,
 	.struct_size = sizeof(KvcStorePolicy),
-	.name = "test-skip-l1",
-	.summary = "everywhere, then not kept",
-	.select_store_targets = everywhere,
-	.select_l1_deletion = always,
+	.name = "test-fast",
+	.summary = "where there is no latency",
+	.select_store_targets = where_it_is_fast,
 };
-KVC_REGISTER(kvc_register_store_policy, test_skip_l1)
+KVC_REGISTER(kvc_register_store_policy, test_fast)
 
 /* ---- Stores -------------------------------------------------------------------------------- */
 
@@ -99,7 +99,7 @@ static void
 test_difference_7_given_up_is_not_silent(void **state)
 {
 	Fixture *f = *state;
-	start(f, MOCK ",fail_stores=3", NULL);
+	start(f, MOCK ",fail_stores=6", NULL);
 	put(f, 1, 100);
 	assert_int_equal(flush(f, 1), -EIO);
 	assert_int_equal(stat_of(f, "stores_failed"), 1);
@@ -107,8 +107,11 @@ test_difference_7_given_up_is_not_silent(void **state)
 	assert_status(f, "l1_unreplicated_objects", "1");
 	assert_status(f, "l1_dirty_objects", "0");
 	assert_status(f, "health", "degraded");
-	/* It says so each time it is asked. */
+	/* It is tried again each time it is asked, and says so. */
 	assert_int_equal(flush(f, 1), -EIO);
+	assert_int_equal(stat_of(f, "stores_failed"), 2);
+	assert_status(f, "l1_unreplicated_objects", "1");
+	assert_status(f, "l1_dirty_objects", "0");
 	assert_int_equal(kvc_storage_manager_drain(f->sm, 20 * KVC_SEC_NS), -EIO);
 	assert_int_equal(evict(f, 1), -EBUSY);
 	assert_in_l1(f, 1, 100, 0);
@@ -129,6 +132,25 @@ test_difference_7_given_up_is_not_silent(void **state)
 }
 
 static void
+test_difference_7_a_flush_tries_again_what_was_given_up(void **state)
+{
+	Fixture *f = *state;
+	start(f, MOCK ",fail_stores=4", NULL);
+	put(f, 1, 100);
+	assert_int_equal(flush(f, 1), -EIO);
+	assert_int_equal(tiers(f, 1), L1);
+	assert_status(f, "health", "degraded");
+	assert_int_equal(flush(f, 1), 0);
+	assert_int_equal(tiers(f, 1), L1 | A);
+	assert_status(f, "l1_unreplicated_objects", "0");
+	assert_status(f, "l1_dirty_objects", "0");
+	assert_int_equal(stat_of(f, "stores_retried"), 3);
+	assert_int_equal(evict(f, 1), 0);
+	assert_int_equal(load(f, 1, 2), 1);
+	assert_in_l1(f, 1, 100, 0);
+}
+
+static void
 test_one_of_two_adapters_fails(void **state)
 {
 	Fixture *f = *state;
@@ -145,10 +167,21 @@ test_one_of_two_adapters_fails(void **state)
 }
 
 static void
+test_policies_are_told_of_the_adapters(void **state)
+{
+	Fixture *f = *state;
+	start_with_policy(f, MOCK ",latency_ms=5", MOCK, "test-fast");
+	put(f, 1, 100);
+	assert_int_equal(flush(f, 1), 0);
+	assert_int_equal(tiers(f, 1), L1 | B);
+	assert_int_equal(stat_of(f, "stores"), 1);
+}
+
+static void
 test_difference_9_skip_l1_deletes_after_the_last(void **state)
 {
 	Fixture *f = *state;
-	start_with_policy(f, MOCK, MOCK ",latency_ms=100", "test-skip-l1");
+	start_with_policy(f, MOCK, MOCK ",latency_ms=100", "skip_l1");
 	put(f, 1, 100);
 	wait_until(tiers(f, 1) & A);
 	if (!(tiers(f, 1) & B))
@@ -166,7 +199,7 @@ static void
 test_difference_9_only_if_one_succeeded(void **state)
 {
 	Fixture *f = *state;
-	start_with_policy(f, MOCK ",fail_stores=3", MOCK ",fail_stores=1000", "test-skip-l1");
+	start_with_policy(f, MOCK ",fail_stores=3", MOCK ",fail_stores=1000", "skip_l1");
 	put(f, 1, 100);
 	assert_int_equal(kvc_storage_manager_drain(f->sm, 20 * KVC_SEC_NS), -EIO);
 	assert_in_l1(f, 1, 100, 0);
@@ -447,7 +480,9 @@ main(void)
 		TEST(test_drain_waits_and_gives_up),
 		TEST(test_difference_7_failed_store_is_retried),
 		TEST(test_difference_7_given_up_is_not_silent),
+		TEST(test_difference_7_a_flush_tries_again_what_was_given_up),
 		TEST(test_one_of_two_adapters_fails),
+		TEST(test_policies_are_told_of_the_adapters),
 		TEST(test_difference_9_skip_l1_deletes_after_the_last),
 		TEST(test_difference_9_only_if_one_succeeded),
 		TEST(test_first_wins_in_l1),

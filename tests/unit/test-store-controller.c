@@ -4,6 +4,8 @@
 
 #include "tests/unit/store-fixture.h"
 
+#include <limits.h>
+
 /* ---- Storing -----------------------------------------------------------------------------------
  */
 
@@ -72,112 +74,8 @@ test_without_targets_objects_are_clean_at_once(void **state)
 	bench_free(&b);
 }
 
-static void
-test_the_object_is_read_locked_while_it_is_stored(void **state)
-{
-	Bench b = bench_started(2, &everywhere);
-	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
-	b.env->fakes[0]->hold[FAKE_STORE] = b.env->fakes[1]->hold[FAKE_STORE] = true;
-	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
-	wait_until(fake_count_held(b.env->fakes[1], FAKE_STORE) == 1);
-	assert_int_equal(env_counts(b.env).read_locks, 2);
-	assert_int_equal(kvc_l1_manager_evict(b.env->context.l1, key), KVC_L1_KEY_IS_LOCKED);
-	fake_release(b.env->fakes[0], FAKE_STORE);
-	wait_until(env_counts(b.env).read_locks == 1);
-	fake_release(b.env->fakes[1], FAKE_STORE);
-	drain(&b);
-	assert_int_equal(env_counts(b.env).read_locks, 0);
-	bench_free(&b);
-}
-
-static void
-test_a_batch_has_at_most_16_keys(void **state)
-{
-	Bench b = bench_new(1, CAPACITY, &everywhere);
-	KvcObjectKey **keys = keys_new(b.env, 40);
-	for (size_t i = 0; i < 40; i++)
-		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
-	kvc_store_controller_start(b.store);
-	drain(&b);
-	GArray *batches = b.env->fakes[0]->batches;
-	assert_int_equal(batches->len, 3);
-	assert_int_equal(g_array_index(batches, guint, 0), 16);
-	assert_int_equal(g_array_index(batches, guint, 1), 16);
-	assert_int_equal(g_array_index(batches, guint, 2), 8);
-	keys_free(keys, 40);
-	bench_free(&b);
-}
-
-static void
-test_a_batch_has_at_most_64_mib(void **state)
-{
-	Bench b = bench_new(1, UINT64_C(160) << 20, &everywhere);
-	KvcObjectKey **keys = keys_new(b.env, 3);
-	for (size_t i = 0; i < 3; i++)
-		env_write(b.env, keys[i], 30 << 20, 0, KVC_FINISH_FIRST_WINS);
-	kvc_store_controller_start(b.store);
-	drain(&b);
-	GArray *batches = b.env->fakes[0]->batches;
-	assert_int_equal(batches->len, 2);
-	assert_int_equal(g_array_index(batches, guint, 0) + g_array_index(batches, guint, 1), 3);
-	keys_free(keys, 3);
-	bench_free(&b);
-}
-
-/* Many small objects reach the bound by their least charge. */
-static void
-test_bytes_in_flight_are_bounded(void **state)
-{
-	size_t bound = KVC_STORE_BYTES_IN_FLIGHT / KVC_STORE_MIN_CHARGE_BYTES, n = bound + 50;
-	Bench b = bench_new(1, CAPACITY, &everywhere);
-	KvcObjectKey **keys = keys_new(b.env, n);
-	FakeAdapter *fake = b.env->fakes[0];
-	Flushed flushed = {0};
-	fake->hold[FAKE_STORE] = true;
-	for (size_t i = 0; i < n; i++)
-		env_write(b.env, keys[i], 1, 0, KVC_FINISH_FIRST_WINS);
-	kvc_store_controller_start(b.store);
-	wait_until(fake_count_held(fake, FAKE_STORE) == bound / 16);
-	nap(20);
-	assert_int_equal(env_stat(b.env, stores), bound);
-
-	/* Store first: what is flushed goes before what was committed before it. */
-	kvc_store_controller_flush(b.store, keys[n - 1], on_flushed, &flushed);
-	nap(20);
-	assert_int_equal(fake_count(fake, "store", keys[n - 1]), 0);
-	fake_release_nth(fake, FAKE_STORE, 0);
-	wait_until(fake_count(fake, "store", keys[n - 1]) == 1);
-	assert_int_equal(fake_position(fake, "store", keys[n - 1]), bound);
-	fake_release(fake, FAKE_STORE);
-	drain(&b);
-	assert_int_equal(calls(&flushed), 1);
-	assert_int_equal(env_stat(b.env, stores_completed), n);
-	keys_free(keys, n);
-	bench_free(&b);
-}
-
 /* ---- Invariants and differences ----------------------------------------------------------------
  */
-
-static void
-test_invariant_2_task_ids_per_adapter(void **state)
-{
-	Bench b = bench_started(2, &everywhere);
-	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
-	FakeAdapter **fakes = b.env->fakes;
-	fakes[0]->hold[FAKE_STORE] = fakes[1]->hold[FAKE_STORE] = true;
-	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
-	wait_until(fake_count_held(fakes[1], FAKE_STORE) == 1);
-	assert_int_equal(fakes[0]->last_id, fakes[1]->last_id);
-	fake_release(fakes[1], FAKE_STORE);
-	wait_until(env_tiers(b.env, key) & 2);
-	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 2);
-	assert_int_equal(env_counts(b.env).dirty_objects, 1);
-	fake_release(fakes[0], FAKE_STORE);
-	drain(&b);
-	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 3);
-	bench_free(&b);
-}
 
 /* The lock wrapper of this build aborts when a listener takes a lock out of order. */
 static void
@@ -229,6 +127,29 @@ test_invariant_9_stop_releases_all_locks(void **state)
 	bench_free(&b);
 }
 
+/* Also of a deletion: the adapter is not left before its call came back. */
+static void
+test_invariant_9_stop_waits_for_the_deletion_in_progress(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	Flushed flushed = {0};
+	pthread_t thread;
+	b.env->fakes[0]->hold_deletes = true;
+	delete_key(&b, key, 1);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	wait_until(fake_count(b.env->fakes[0], "delete", key) == 1);
+	pthread_create(&thread, NULL, stop_thread, b.store);
+	nap(50);
+	assert_int_equal(calls(&flushed), 0);
+	fake_release_deletes(b.env->fakes[0]);
+	pthread_join(thread, NULL);
+	assert_int_equal(calls(&flushed), 1);
+	assert_int_equal(flushed.error, -ESHUTDOWN);
+	assert_int_equal(b.env->slots[0].deletes_pending, 0);
+	bench_free(&b);
+}
+
 static void
 test_stop_answers_flushes_and_forgets_retries(void **state)
 {
@@ -264,66 +185,33 @@ test_stop_without_start_releases_what_was_queued(void **state)
 	bench_free(&b);
 }
 
+/* With and without locks, first to be evicted or kept like a written one. */
 static void
 test_difference_4_prefetched_data_is_never_stored_back(void **state)
 {
 	Bench b = bench_started(1, &everywhere);
-	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	KvcObjectKey **keys = keys_new(b.env, 4);
 	KvcL1Manager *l1 = b.env->context.l1;
-	KvcL1Object *object, *locked;
-	int errnum;
-	assert_int_equal(kvc_l1_manager_reserve_write(l1, key, 100, true, &object, &errnum), 0);
-	assert_int_equal(kvc_l1_object_set_size(object, 100), 0);
-	assert_int_equal(kvc_l1_manager_finish_write_and_reserve_read(l1, object, 1, &locked), 0);
+	for (unsigned i = 0; i < 4; i++) {
+		bool is_temporary = i & 1, locks = i & 2;
+		KvcL1Object *object, *locked;
+		int errnum;
+		assert_int_equal(kvc_l1_manager_reserve_write(l1, keys[i], 100, is_temporary,
+							      &object, &errnum),
+				 0);
+		assert_int_equal(kvc_l1_object_set_size(object, 100), 0);
+		assert_int_equal(
+			kvc_l1_manager_finish_write_and_reserve_read(l1, object, locks, &locked),
+			0);
+		if (locked)
+			kvc_l1_manager_finish_read(l1, locked, 1);
+	}
 	drain(&b);
 	nap(10);
-	assert_int_equal(fake_count(b.env->fakes[0], "store", key), 0);
+	assert_int_equal(env_stat(b.env, stores), 0);
+	assert_int_equal(env_counts(b.env).objects, 4);
 	assert_int_equal(env_counts(b.env).dirty_objects, 0);
-	kvc_l1_manager_finish_read(l1, locked, 1);
-	bench_free(&b);
-}
-
-static void
-write_mixed(Bench *b, KvcObjectKey **keys, KvcKeyScope *other)
-{
-	for (unsigned i = 0; i < 8; i++) {
-		keys[i] = key_in(i & 1 ? other : b->env->scope, KVC_SPACE_CHUNK, i);
-		env_write(b->env, keys[i], i & 2 ? 100 : 5000, 0, KVC_FINISH_FIRST_WINS);
-	}
-}
-
-static void
-test_difference_5_a_batch_may_mix_sizes_but_not_scopes(void **state)
-{
-	Bench b = bench_new(1, CAPACITY, &everywhere);
-	g_autoptr(KvcKeyScope) other = scope_of(0x02010200);
-	KvcObjectKey *keys[8];
-	write_mixed(&b, keys, other);
-	kvc_store_controller_start(b.store);
-	drain(&b);
-	assert_int_equal(b.env->fakes[0]->batches->len, 2);
-	assert_false(b.env->fakes[0]->mixed_scopes);
-	assert_true(b.env->fakes[0]->mixed_sizes);
-	for (size_t i = 0; i < 8; i++)
-		kvc_object_key_unref(keys[i]);
-	bench_free(&b);
-}
-
-static void
-test_difference_5_uniform_batches_have_one_size(void **state)
-{
-	Bench b = bench_new(1, CAPACITY, &everywhere);
-	g_autoptr(KvcKeyScope) other = scope_of(0x02010200);
-	KvcObjectKey *keys[8];
-	b.env->fakes[0]->ops.uniform_batches = true;
-	write_mixed(&b, keys, other);
-	kvc_store_controller_start(b.store);
-	drain(&b);
-	assert_int_equal(b.env->fakes[0]->batches->len, 4);
-	assert_false(b.env->fakes[0]->mixed_scopes);
-	assert_false(b.env->fakes[0]->mixed_sizes);
-	for (size_t i = 0; i < 8; i++)
-		kvc_object_key_unref(keys[i]);
+	keys_free(keys, 4);
 	bench_free(&b);
 }
 
@@ -412,26 +300,6 @@ test_difference_7_one_target_of_two_is_enough(void **state)
 }
 
 static void
-test_a_failed_batch_is_tried_again_key_by_key(void **state)
-{
-	Bench b = bench_new(1, CAPACITY, &everywhere);
-	KvcObjectKey **keys = keys_new(b.env, 4);
-	b.env->fakes[0]->fail_stores = 1;
-	for (size_t i = 0; i < 4; i++)
-		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
-	kvc_store_controller_start(b.store);
-	drain(&b);
-	GArray *batches = b.env->fakes[0]->batches;
-	assert_int_equal(batches->len, 5);
-	assert_int_equal(g_array_index(batches, guint, 0), 4);
-	for (guint i = 1; i < 5; i++)
-		assert_int_equal(g_array_index(batches, guint, i), 1);
-	assert_int_equal(env_stat(b.env, stores_completed), 4);
-	keys_free(keys, 4);
-	bench_free(&b);
-}
-
-static void
 test_difference_9_l1_deletion_follows_the_last_target(void **state)
 {
 	Bench b = bench_started(2, &skip_l1);
@@ -461,44 +329,150 @@ test_difference_9_no_l1_deletion_when_every_target_failed(void **state)
 	bench_free(&b);
 }
 
-/* ---- Rude adapters -----------------------------------------------------------------------------
- */
+/* ---- The policy ---------------------------------------------------------------------------- */
+
+static uint32_t
+store_beyond(const KvcObjectKey *key, const KvcAdapterDescriptor *adapters, size_t n)
+{
+	return 1u << 31 | 1u << n | 1u;
+}
 
 static void
-test_a_refused_task_is_a_failed_one(void **state)
+test_a_policy_that_chooses_an_unknown_adapter_is_counted_and_skipped(void **state)
 {
-	Bench b = bench_started(1, &everywhere);
+	static const KvcStorePolicy beyond = {.name = "beyond",
+					      .select_store_targets = store_beyond};
+	Bench b = bench_started(2, &beyond);
 	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
-	b.env->fakes[0]->refuse[FAKE_STORE] = true;
+	Flushed flushed = {0};
 	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
 	drain(&b);
-	assert_int_equal(env_stat(b.env, stores_failed), 1);
-	assert_int_equal(env_counts(b.env).unreplicated_objects, 1);
+	assert_int_equal(env_stat(b.env, store_policy_errors), 1);
+	assert_int_equal(env_stat(b.env, stores), 1);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 1);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	assert_int_equal(flushed.error, 0);
 	bench_free(&b);
 }
 
-static size_t
-pop_strangers(KvcL2Adapter *adapter, KvcL2StoreResult *results, size_t max)
+static uint32_t
+store_by_hash(const KvcObjectKey *key, const KvcAdapterDescriptor *adapters, size_t n)
 {
-	static int told; /* Atomic */
-	if (__atomic_exchange_n(&told, 1, __ATOMIC_RELAXED) == 0) {
-		results[0] = (KvcL2StoreResult){4711, 1};
-		return 1;
+	assert_int_equal(n, 2);
+	for (size_t a = 0; a < n; a++)
+		assert_int_equal(adapters[a].index, a);
+	return key->hash & 1 ? 1 : 2;
+}
+
+/* A target that was not chosen is not asked and not waited for. */
+static void
+test_each_key_goes_where_the_policy_says(void **state)
+{
+	static const KvcStorePolicy by_hash = {.name = "by-hash",
+					       .select_store_targets = store_by_hash};
+	Bench b = bench_started(2, &by_hash);
+	KvcObjectKey **keys = keys_new(b.env, 20);
+	for (unsigned i = 0; i < 20; i++)
+		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	for (unsigned i = 0; i < 20; i++) {
+		uint32_t wanted = keys[i]->hash & 1 ? 1 : 2;
+		assert_int_equal(env_tiers(b.env, keys[i]), KVC_TIER_L1 | wanted);
+		for (unsigned a = 0; a < 2; a++)
+			assert_int_equal(fake_count(b.env->fakes[a], "store", keys[i]),
+					 wanted == 1u << a);
 	}
-	return fake_pop_stores(adapter, results, max);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	keys_free(keys, 20);
+	bench_free(&b);
+}
+
+/* ---- Waiters and dirty objects ------------------------------------------------------------- */
+
+static void
+test_flush_waiters_are_answered_once_with_0_or_eio(void **state)
+{
+	enum { N = 5 };
+	Bench b = bench_started(1, &everywhere);
+	KvcObjectKey **keys = keys_new(b.env, 2);
+	FakeAdapter *fake = b.env->fakes[0];
+	Flushed good[N] = {0}, bad[N] = {0};
+	fake->hold[FAKE_STORE] = true;
+	for (unsigned k = 0; k < 2; k++) {
+		env_write(b.env, keys[k], 100, 0, KVC_FINISH_FIRST_WINS);
+		wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+		fake->fail_stores = k == 0 ? 0 : KVC_STORE_TRIES;
+		for (unsigned i = 0; i < N; i++)
+			kvc_store_controller_flush(b.store, keys[k], on_flushed,
+						   k == 0 ? &good[i] : &bad[i]);
+		nap(10);
+		for (unsigned i = 0; i < N; i++)
+			assert_int_equal(calls(k == 0 ? &good[i] : &bad[i]), 0);
+		fake_release(fake, FAKE_STORE);
+		drain(&b);
+		fake->hold[FAKE_STORE] = true;
+	}
+	kvc_store_controller_stop(b.store);
+	for (unsigned i = 0; i < N; i++) {
+		assert_int_equal(calls(&good[i]), 1);
+		assert_int_equal(good[i].error, 0);
+		assert_int_equal(calls(&bad[i]), 1);
+		assert_int_equal(bad[i].error, -EIO);
+	}
+	keys_free(keys, 2);
+	bench_free(&b);
 }
 
 static void
-test_an_unknown_completion_is_ignored(void **state)
+assert_dirty(Bench *b, uint64_t objects, uint64_t bytes)
 {
-	Bench b = bench_started(1, &everywhere);
-	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
-	b.env->fakes[0]->ops.pop_completed_store_tasks = pop_strangers;
-	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
-	nap(20);
-	kvc_eventfd_signal(b.env->fakes[0]->fds[FAKE_STORE]);
+	assert_int_equal(env_counts(b->env).dirty_objects, objects);
+	assert_int_equal(env_counts(b->env).dirty_bytes, bytes);
+}
+
+/* In pages, as L1 is charged. */
+static void
+test_difference_7_dirty_objects_and_bytes_are_exact(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	FakeAdapter **fakes = b.env->fakes;
+	KvcObjectKey *keys[4];
+	for (unsigned i = 0; i < 4; i++)
+		keys[i] = plain_key_new(i);
+	fakes[0]->hold[FAKE_STORE] = fakes[1]->hold[FAKE_STORE] = true;
+	for (unsigned i = 0; i < 4; i++)
+		env_write(b.env, keys[i], 4096 * (i + 1), 0, KVC_FINISH_REPLACE);
+	assert_dirty(&b, 4, 4096 * 10);
+	/* One version of a key counts, and what is deleted does not. */
+	env_write(b.env, keys[1], 4096 * 5, 1, KVC_FINISH_REPLACE);
+	assert_dirty(&b, 4, 4096 * 13);
+	delete_key(&b, keys[2], 3);
+	assert_dirty(&b, 3, 4096 * 10);
+	wait_until(fake_count_held(fakes[0], FAKE_STORE) > 0 &&
+		   fake_count_held(fakes[1], FAKE_STORE) > 0);
+	/* All that A is asked fails for good; B has the rest, and what ends there is clean. */
+	pthread_mutex_lock(&fakes[0]->lock);
+	fakes[0]->fail_stores = INT_MAX;
+	pthread_mutex_unlock(&fakes[0]->lock);
+	fake_release(fakes[0], FAKE_STORE);
+	wait_until(env_stat(b.env, stores_failed) >= 2);
+	assert_dirty(&b, 3, 4096 * 10);
+	fake_release(fakes[1], FAKE_STORE);
 	drain(&b);
-	assert_int_equal(env_stat(b.env, stores_completed), 1);
+	assert_dirty(&b, 0, 0);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 0);
+	/* Given up everywhere: clean, and known to be in L1 only. */
+	pthread_mutex_lock(&fakes[1]->lock);
+	fakes[1]->fail_stores = INT_MAX;
+	pthread_mutex_unlock(&fakes[1]->lock);
+	env_write(b.env, keys[3], 100, 2, KVC_FINISH_REPLACE);
+	assert_dirty(&b, 1, 4096);
+	drain(&b);
+	assert_dirty(&b, 0, 0);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 1);
+	for (unsigned i = 0; i < 4; i++)
+		kvc_object_key_unref(keys[i]);
 	bench_free(&b);
 }
 
@@ -563,6 +537,7 @@ test_invariant_10_concurrent_commits_deletions_and_flushes(void **state)
 	for (unsigned t = 0; t < 2; t++)
 		assert_int_equal(calls(&stress[t].flushed), stress[t].flushes);
 	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	assert_int_equal(env_counts(b.env).dirty_bytes, 0);
 	for (unsigned i = 0; i < STRESS_KEYS; i++) {
 		KvcL1Object *object;
 		KvcL1Manager *l1 = b.env->context.l1;
@@ -588,27 +563,23 @@ main(void)
 		cmocka_unit_test(test_an_empty_object_is_stored),
 		cmocka_unit_test(test_without_adapters_objects_are_clean_at_once),
 		cmocka_unit_test(test_without_targets_objects_are_clean_at_once),
-		cmocka_unit_test(test_the_object_is_read_locked_while_it_is_stored),
-		cmocka_unit_test(test_a_batch_has_at_most_16_keys),
-		cmocka_unit_test(test_a_batch_has_at_most_64_mib),
-		cmocka_unit_test(test_bytes_in_flight_are_bounded),
-		cmocka_unit_test(test_invariant_2_task_ids_per_adapter),
 		cmocka_unit_test(test_invariant_6_the_listener_does_not_block),
 		cmocka_unit_test(test_invariant_9_stop_releases_all_locks),
+		cmocka_unit_test(test_invariant_9_stop_waits_for_the_deletion_in_progress),
 		cmocka_unit_test(test_stop_answers_flushes_and_forgets_retries),
 		cmocka_unit_test(test_stop_without_start_releases_what_was_queued),
 		cmocka_unit_test(test_difference_4_prefetched_data_is_never_stored_back),
-		cmocka_unit_test(test_difference_5_a_batch_may_mix_sizes_but_not_scopes),
-		cmocka_unit_test(test_difference_5_uniform_batches_have_one_size),
 		cmocka_unit_test(test_difference_7_dirty_until_the_last_target_ended),
 		cmocka_unit_test(test_difference_7_a_failed_store_is_tried_three_times),
 		cmocka_unit_test(test_difference_7_a_retry_that_succeeds_leaves_no_trace),
 		cmocka_unit_test(test_difference_7_one_target_of_two_is_enough),
-		cmocka_unit_test(test_a_failed_batch_is_tried_again_key_by_key),
 		cmocka_unit_test(test_difference_9_l1_deletion_follows_the_last_target),
 		cmocka_unit_test(test_difference_9_no_l1_deletion_when_every_target_failed),
-		cmocka_unit_test(test_a_refused_task_is_a_failed_one),
-		cmocka_unit_test(test_an_unknown_completion_is_ignored),
+		cmocka_unit_test(
+			test_a_policy_that_chooses_an_unknown_adapter_is_counted_and_skipped),
+		cmocka_unit_test(test_each_key_goes_where_the_policy_says),
+		cmocka_unit_test(test_flush_waiters_are_answered_once_with_0_or_eio),
+		cmocka_unit_test(test_difference_7_dirty_objects_and_bytes_are_exact),
 		cmocka_unit_test(test_invariant_10_concurrent_commits_deletions_and_flushes),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

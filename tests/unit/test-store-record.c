@@ -336,6 +336,135 @@ test_drain_waits_and_times_out(void **state)
 	bench_free(&b);
 }
 
+/* ---- Random orders -------------------------------------------------------------------------- */
+
+#define RANDOM_KEYS 6
+#define RANDOM_STEPS 1500
+
+/* Ends what two adapters are busy with after a while, in any order, now and then with an error. */
+typedef struct Jitter {
+	Env *env;
+	unsigned seed;
+	bool is_stopping; /* Atomic */
+} Jitter;
+
+static void
+jitter_step(FakeAdapter *fake, GRand *random)
+{
+	unsigned held = fake_count_held(fake, FAKE_STORE);
+	pthread_mutex_lock(&fake->lock);
+	fake->fail_stores = g_rand_int_range(random, 0, 5) == 0;
+	fake->fail_deletes = g_rand_int_range(random, 0, 5) == 0;
+	fake->hold_deletes = g_rand_int_range(random, 0, 3) > 0;
+	if (!fake->hold_deletes)
+		pthread_cond_broadcast(&fake->changed);
+	pthread_mutex_unlock(&fake->lock);
+	if (held > 0)
+		fake_release_nth(fake, FAKE_STORE,
+				 (unsigned)g_rand_int_range(random, 0, (gint)held));
+}
+
+static void *
+jitter_thread(void *data)
+{
+	Jitter *j = data;
+	g_autoptr(GRand) random = g_rand_new_with_seed(j->seed);
+	while (!__atomic_load_n(&j->is_stopping, __ATOMIC_ACQUIRE)) {
+		jitter_step(j->env->fakes[g_rand_boolean(random)], random);
+		g_usleep((gulong)g_rand_int_range(random, 0, 300));
+	}
+	return NULL;
+}
+
+static void
+assert_no_other_version(Bench *b, KvcObjectKey *key, size_t bytes, unsigned version)
+{
+	g_autoptr(GBytes) data = bytes_of(key, bytes, version);
+	uint32_t tiers = env_tiers(b->env, key);
+	assert_int_equal((tiers & KVC_TIER_L1) != 0, version != 0);
+	for (unsigned a = 0; a < 2; a++)
+		if (tiers & (1u << a))
+			assert_true(version && fake_has(b->env->fakes[a], key, data));
+}
+
+static void
+assert_is_version(Bench *b, KvcObjectKey *key, size_t bytes, unsigned version)
+{
+	g_autoptr(GBytes) data = version ? bytes_of(key, bytes, version) : NULL;
+	assert_int_equal(env_tiers(b->env, key), version ? KVC_TIER_L1 | 3 : 0);
+	for (unsigned a = 0; a < 2; a++) {
+		if (version)
+			assert_true(fake_has(b->env->fakes[a], key, data));
+		else
+			assert_false(fake_has(b->env->fakes[a], key, NULL));
+	}
+}
+
+/*
+ * No store and deletion of one key overlap (env_free() looks at what the adapters saw), and the
+ * last one told is the one that counts, on adapters that are slow and fail apart from each other.
+ */
+static void
+test_a_deletion_and_a_store_never_overtake_each_other(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	KvcObjectKey *keys[RANDOM_KEYS];
+	unsigned versions[RANDOM_KEYS] = {0}; /* the model; 0: deleted */
+	Flushed flushed = {0};
+	int flushes = 0;
+	pthread_t thread;
+	Jitter jitter = {.env = b.env, .seed = (unsigned)kvc_now_ns()};
+	g_autoptr(GRand) random = g_rand_new_with_seed(jitter.seed);
+	print_message("seed %u\n", jitter.seed);
+	for (unsigned i = 0; i < RANDOM_KEYS; i++)
+		keys[i] = plain_key_new(i);
+	for (unsigned a = 0; a < 2; a++)
+		b.env->fakes[a]->hold[FAKE_STORE] = true;
+	pthread_create(&thread, NULL, jitter_thread, &jitter);
+	for (unsigned step = 1; step <= RANDOM_STEPS; step++) {
+		unsigned i = (unsigned)g_rand_int_range(random, 0, RANDOM_KEYS);
+		int what = g_rand_int_range(random, 0, 6);
+		if (what < 3) {
+			env_write(b.env, keys[i], 50, step, KVC_FINISH_REPLACE);
+			versions[i] = step;
+		} else if (what < 5) {
+			delete_key(&b, keys[i], 3);
+			versions[i] = 0;
+		} else {
+			kvc_store_controller_flush(b.store, keys[i], on_flushed, &flushed);
+			flushes++;
+		}
+		if (g_rand_int_range(random, 0, 4) == 0)
+			g_usleep((gulong)g_rand_int_range(random, 0, 2000));
+	}
+	__atomic_store_n(&jitter.is_stopping, true, __ATOMIC_RELEASE);
+	pthread_join(thread, NULL);
+	for (unsigned a = 0; a < 2; a++) {
+		pthread_mutex_lock(&b.env->fakes[a]->lock);
+		b.env->fakes[a]->fail_stores = b.env->fakes[a]->fail_deletes = 0;
+		pthread_mutex_unlock(&b.env->fakes[a]->lock);
+		fake_release(b.env->fakes[a], FAKE_STORE);
+		fake_release_deletes(b.env->fakes[a]);
+	}
+	drain(&b);
+	/* What an adapter gave up it does not have, as far as anybody is told. */
+	for (unsigned i = 0; i < RANDOM_KEYS; i++) {
+		assert_no_other_version(&b, keys[i], 50, versions[i]);
+		if (versions[i] && env_tiers(b.env, keys[i]) != (KVC_TIER_L1 | 3))
+			env_write(b.env, keys[i], 50, versions[i], KVC_FINISH_REPLACE);
+	}
+	drain(&b);
+	for (unsigned i = 0; i < RANDOM_KEYS; i++)
+		assert_is_version(&b, keys[i], 50, versions[i]);
+	assert_int_equal(calls(&flushed), flushes);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	assert_int_equal(env_counts(b.env).dirty_bytes, 0);
+	assert_int_equal(g_hash_table_size(b.store->records), 0);
+	for (unsigned i = 0; i < RANDOM_KEYS; i++)
+		kvc_object_key_unref(keys[i]);
+	bench_free(&b);
+}
+
 int
 main(void)
 {
@@ -356,6 +485,7 @@ main(void)
 		cmocka_unit_test(test_a_flush_of_an_idle_key_is_answered_at_once),
 		cmocka_unit_test(test_a_flush_waits_for_the_deletion_before_it),
 		cmocka_unit_test(test_drain_waits_and_times_out),
+		cmocka_unit_test(test_a_deletion_and_a_store_never_overtake_each_other),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -319,6 +319,40 @@ test_answered_ones_are_freed_in_time(void **state)
 	assert_int_equal(count_of(&waiting), 1);
 }
 
+/* Each has its own deadline, however many there are that are far from theirs. */
+static void
+test_many_wait_while_some_are_due(void **state)
+{
+	enum { N_FAR = 100000, N_NEAR = 1000 };
+	g_autofree Seen *far = g_new0(Seen, N_FAR), *near = g_new0(Seen, N_NEAR);
+	g_autofree KvcfsPending **waiting = g_new(KvcfsPending *, N_FAR);
+	g_autofree int64_t *deadlines = g_new(int64_t, N_NEAR);
+	for (int i = 0; i < N_FAR; i++)
+		waiting[i] = kvcfs_pending_new(*state, NULL, now_ns() + FAR - i, note, &far[i]);
+	for (int i = 0; i < N_NEAR; i++) {
+		deadlines[i] = now_ns() + (i % 10) * MSEC;
+		kvcfs_pending_release(
+			kvcfs_pending_new(*state, NULL, deadlines[i], note, &near[i]));
+	}
+	for (int i = 0; i < N_NEAR; i++) {
+		wait_answered(&near[i]);
+		assert_int_equal(near[i].why, KVCFS_WAKE_TIMEOUT);
+		assert_true(near[i].at_ns >= deadlines[i]);
+	}
+	for (int i = 0; i < N_FAR; i++) {
+		assert_int_equal(count_of(&far[i]), 0);
+		if (i % 2)
+			kvcfs_pending_wake(waiting[i]);
+	}
+	kvcfs_pendings_stop(*state);
+	for (int i = 0; i < N_FAR; i++) {
+		assert_int_equal(count_of(&far[i]), 1);
+		assert_int_equal(far[i].why, i % 2 ? KVCFS_WAKE_DONE : KVCFS_WAKE_INTERRUPT);
+		if (i % 2 == 0)
+			kvcfs_pending_release(waiting[i]);
+	}
+}
+
 /* Timers wait for nobody: only requests are told to an operator. */
 static void
 test_timers_are_not_requests_that_wait(void **state)
@@ -348,6 +382,7 @@ main(void)
 		TEST(test_wake_against_deadline_answers_once),
 		TEST(test_wake_against_deadline_and_stop_answers_once),
 		TEST(test_answered_ones_are_freed_in_time),
+		TEST(test_many_wait_while_some_are_due),
 		TEST(test_timers_are_not_requests_that_wait),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
