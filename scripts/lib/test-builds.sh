@@ -30,7 +30,7 @@ targets_in() {
 	shift
 	for what in "$@"; do
 		case $what in
-		units) pattern+='|tests/unit/' ;;
+		units) pattern+='|tests/(unit|random)/' ;;
 		mount) pattern+='|fs/kvcachefs:|tests/clients/' ;;
 		esac
 	done
@@ -42,7 +42,7 @@ targets_in() {
 set_up() {
 	local dir=$1 state
 	shift
-	state=$(cd "$root" && printf '%s\n' "$@" adapters/*/ policies/*/ tests/unit/test-*.c)
+	state=$(cd "$root" && printf '%s\n' "$@" adapters/*/ policies/*/ tests/*/test-*.c)
 	if [[ ! -f $dir/build.ninja ]]; then
 		meson setup "$dir" "$root" "$@" || return 1
 	elif [[ $state != "$(cat "$dir/.names" 2>/dev/null)" ]]; then
