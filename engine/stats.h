@@ -44,6 +44,8 @@
 	X(store_bytes, "Bytes written to L2")                                                      \
 	X(stores_retried, "Stores tried again after a failure")                                    \
 	X(stores_failed, "Objects an adapter could not store in all tries")                        \
+	X(stores_outdated,                                                                         \
+	  "Failed stores not tried again: replaced, renamed or deleted meanwhile")                 \
 	X(deletes, "Deletions submitted to adapters")                                              \
 	X(deletes_completed, "Deletions confirmed")                                                \
 	X(deletes_retried, "Deletions tried again")                                                \
