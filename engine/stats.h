@@ -48,6 +48,8 @@
 	X(stores_failed, "Objects an adapter could not store in all tries")                        \
 	X(stores_unknown, "Completed stores an adapter told that nobody had submitted")            \
 	X(store_policy_errors, "Times the store policy chose an adapter that is not there")        \
+	X(stores_outdated,                                                                         \
+	  "Failed stores not tried again: replaced, renamed or deleted meanwhile")                 \
 	X(deletes, "Deletions submitted to adapters")                                              \
 	X(deletes_completed, "Deletions confirmed")                                                \
 	X(deletes_retried, "Deletions tried again")                                                \

@@ -203,8 +203,10 @@ kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, 
 	t->store_tries++;
 	if (r->next)
 		r->next_order = r->object_order; /* who waits for this one gets the newer one */
-	if (c->is_halting || r->next || r->before || (deleting(r) & (1u << adapter)))
+	if (c->is_halting || r->next || r->before || (deleting(r) & (1u << adapter))) {
+		kvc_stats_add(c->context->stats, stores_outdated, 1);
 		return;
+	}
 	if (t->store_tries >= KVC_STORE_TRIES) {
 		give_up(c, r, adapter, error);
 		return;

@@ -69,11 +69,14 @@ due_time_locked(MockAdapter *mock, const MockTask *task)
 
 	for (size_t i = 0; task->objects && i < task->n; i++)
 		bytes += task->objects[i].bytes;
+	int64_t latency = mock->latency_ns;
+	if (mock->jitter_ns > 0)
+		latency += (int64_t)(g_rand_double(mock->random) * mock->jitter_ns);
 	if (bytes == 0 || mock->bytes_per_sec == 0)
-		return now + mock->latency_ns;
+		return now + latency;
 	mock->busy_until_ns = MAX(mock->busy_until_ns, now);
 	mock->busy_until_ns += (int64_t)((double)bytes / mock->bytes_per_sec * 1e9);
-	return mock->busy_until_ns + mock->latency_ns;
+	return mock->busy_until_ns + latency;
 }
 
 KvcL2TaskId
@@ -138,6 +141,7 @@ run_lookup(MockAdapter *mock, MockTask *task)
 		if (!record)
 			continue;
 		record->locks++;
+		mock->n_locks++;
 		task->hits[i] = true;
 		task->info[i] = mock_get_info_locked(record);
 	}
@@ -168,14 +172,16 @@ run_load(MockAdapter *mock, MockTask *task)
 	}
 }
 
-/* Takes one of the failures that are left; true: this task fails. */
+/* Takes one of the failures that are left, else lets RATE decide; true: this task fails. */
 static bool
-take_failure(MockAdapter *mock, int64_t *left)
+take_failure(MockAdapter *mock, int64_t *left, double rate)
 {
 	pthread_mutex_lock(&mock->lock);
 	bool fails = *left > 0;
 	if (fails)
 		(*left)--;
+	else if (rate > 0)
+		fails = g_rand_double(mock->random) < rate;
 	pthread_mutex_unlock(&mock->lock);
 	return fails;
 }
@@ -185,7 +191,7 @@ run_task(MockAdapter *mock, MockTask *task)
 {
 	switch (task->kind) {
 	case MOCK_STORE:
-		if (take_failure(mock, &mock->fail_stores))
+		if (take_failure(mock, &mock->fail_stores, mock->store_failure_rate))
 			task->result = -EIO;
 		else
 			run_store(mock, task);
@@ -194,7 +200,7 @@ run_task(MockAdapter *mock, MockTask *task)
 		run_lookup(mock, task);
 		break;
 	default:
-		if (!take_failure(mock, &mock->fail_loads))
+		if (!take_failure(mock, &mock->fail_loads, mock->load_failure_rate))
 			run_load(mock, task);
 		break;
 	}

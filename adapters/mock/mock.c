@@ -46,6 +46,30 @@ static const KvcOptionSpec mock_options[] = {
 	 .min = 0,
 	 .max = 1e9,
 	 .help = "how many load tasks load nothing first (for tests)"},
+	{.name = "store_failure_rate",
+	 .type = KVC_OPTION_DOUBLE,
+	 .default_value = "0",
+	 .min = 0,
+	 .max = 1,
+	 .help = "share of store tasks that fail with EIO, at random (for tests)"},
+	{.name = "load_failure_rate",
+	 .type = KVC_OPTION_DOUBLE,
+	 .default_value = "0",
+	 .min = 0,
+	 .max = 1,
+	 .help = "share of load tasks that load nothing, at random (for tests)"},
+	{.name = "jitter_ms",
+	 .type = KVC_OPTION_DOUBLE,
+	 .default_value = "0",
+	 .min = 0,
+	 .max = 1e6,
+	 .help = "milliseconds that a task takes longer at most, at random (for tests)"},
+	{.name = "seed",
+	 .type = KVC_OPTION_INT,
+	 .default_value = "0",
+	 .min = 0,
+	 .max = UINT32_MAX,
+	 .help = "of what is random (for tests)"},
 	{.name = NULL},
 };
 
@@ -57,6 +81,7 @@ mock_destroy(MockAdapter *mock)
 			close(mock->event_fds[i]);
 	mock_tasks_deinit(mock);
 	mock_objects_deinit(mock);
+	g_rand_free(mock->random);
 	g_free(mock);
 }
 
@@ -74,6 +99,10 @@ mock_open(const KvcOptions *options, GError **error)
 	mock->latency_ns = (int64_t)(kvc_options_get_double(options, "latency_ms") * 1e6);
 	mock->fail_stores = kvc_options_get_int(options, "fail_stores");
 	mock->fail_loads = kvc_options_get_int(options, "fail_loads");
+	mock->store_failure_rate = kvc_options_get_double(options, "store_failure_rate");
+	mock->load_failure_rate = kvc_options_get_double(options, "load_failure_rate");
+	mock->jitter_ns = kvc_options_get_double(options, "jitter_ms") * 1e6;
+	mock->random = g_rand_new_with_seed((guint32)kvc_options_get_int(options, "seed"));
 	mock_tasks_init(mock);
 	mock_objects_init(mock);
 	for (size_t i = 0; i < MOCK_KINDS; i++) {
@@ -195,8 +224,10 @@ mock_submit_unlock(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n)
 	for (size_t i = 0; i < n; i++) {
 		MockRecord *record = g_hash_table_lookup(mock->records, keys[i]);
 
-		if (record && record->locks > 0)
+		if (record && record->locks > 0) {
 			record->locks--;
+			mock->n_locks--;
+		}
 	}
 	pthread_mutex_unlock(&mock->lock);
 }
@@ -325,6 +356,7 @@ mock_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
 	pthread_mutex_lock(&mock->lock);
 	uint64_t stores = mock->n_stores, loads = mock->n_loads, skipped = mock->n_skipped;
 	uint64_t load_misses = mock->n_load_misses, evicted = mock->n_evicted;
+	uint64_t locks = mock->n_locks;
 	pthread_mutex_unlock(&mock->lock);
 
 	func(user, "health", "ok");
@@ -335,6 +367,7 @@ mock_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
 	describe_count(func, user, "skipped", skipped);
 	describe_count(func, user, "load_misses", load_misses);
 	describe_count(func, user, "evicted", evicted);
+	describe_count(func, user, "locks", locks);
 }
 
 static const KvcL2AdapterOps mock_adapter_ops = {

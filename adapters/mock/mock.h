@@ -49,6 +49,7 @@ typedef struct MockAdapter {
 	uint64_t capacity_bytes;
 	double bytes_per_sec; /* 0: unlimited */
 	int64_t latency_ns;
+	double store_failure_rate, load_failure_rate, jitter_ns;
 	int event_fds[MOCK_KINDS];
 	pthread_t thread;
 
@@ -59,6 +60,7 @@ typedef struct MockAdapter {
 	KvcL2TaskId last_id;
 	int64_t busy_until_ns; /* when the bandwidth is free again */
 	int64_t fail_stores, fail_loads;
+	GRand *random;
 	GTree *queue;	     /* of pending tasks, by due time and id; does not own them */
 	GHashTable *tasks;   /* lookups and loads by id, until queried */
 	GQueue stored;	     /* store tasks that are done, until popped */
@@ -67,6 +69,7 @@ typedef struct MockAdapter {
 	uint64_t last_sequence;
 	uint64_t bytes_used;
 	uint64_t n_stores, n_loads, n_skipped, n_load_misses, n_evicted;
+	uint64_t n_locks; /* of all records */
 } MockAdapter;
 
 /* mock-object.c: what is stored. Callers hold the lock. */

@@ -318,6 +318,27 @@ test_failures(void **state)
 	mock_free(&mock);
 }
 
+static void
+test_random_failures(void **state)
+{
+	Mock mock =
+		mock_new("type=mock,max_size_gb=0.1,store_failure_rate=0.5,load_failure_rate=0.5,"
+			 "jitter_ms=1,seed=7");
+	int failed_stores = 0, failed_loads = 0;
+
+	for (unsigned i = 0; i < 64; i++) {
+		int64_t rc = store(&mock, KVC_SPACE_CHUNK, i, 100, 'a');
+
+		assert_true(rc == 100 || rc == -EIO);
+		failed_stores += rc < 0;
+		failed_loads += rc > 0 && load(&mock, KVC_SPACE_CHUNK, i, 100) < 0;
+	}
+	/* Whatever the seed makes of it: neither never nor always. */
+	assert_in_range(failed_stores, 1, 63);
+	assert_in_range(failed_loads, 1, 63 - failed_stores);
+	mock_free(&mock);
+}
+
 /* Latency is per task, bandwidth is shared: two stores of 10 MB at 0.1 GB/s take 0.2 s. */
 static void
 test_time(void **state)
@@ -492,6 +513,7 @@ main(void)
 		cmocka_unit_test(test_rename_respects_stores_in_flight),
 		cmocka_unit_test(test_eviction),
 		cmocka_unit_test(test_failures),
+		cmocka_unit_test(test_random_failures),
 		cmocka_unit_test(test_time),
 		cmocka_unit_test(test_delete_skips_stores_in_flight),
 		cmocka_unit_test(test_list),

@@ -299,6 +299,30 @@ test_difference_7_one_target_of_two_is_enough(void **state)
 	bench_free(&b);
 }
 
+/* A failure that nobody cares about any more is counted nevertheless: every store ends somehow. */
+static void
+test_a_failed_store_of_what_was_replaced_is_counted(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = plain_key_new(1);
+	FakeAdapter *fake = b.env->fakes[0];
+	fake->hold[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	env_write(b.env, key, 100, 1, KVC_FINISH_REPLACE);
+	/* Handled in order: the controller knows the new version once it has seen this. */
+	Flushed flushed = {0};
+	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
+	fake->fail_stores = 1;
+	fake_release(fake, FAKE_STORE);
+	drain(&b);
+	assert_int_equal(env_stat(b.env, stores), 2);
+	assert_int_equal(env_stat(b.env, stores_completed), 1);
+	assert_int_equal(env_stat(b.env, stores_retried) + env_stat(b.env, stores_outdated), 1);
+	assert_int_equal(env_stat(b.env, stores_failed), 0);
+	bench_free(&b);
+}
+
 static void
 test_difference_9_l1_deletion_follows_the_last_target(void **state)
 {
@@ -573,6 +597,7 @@ main(void)
 		cmocka_unit_test(test_difference_7_a_failed_store_is_tried_three_times),
 		cmocka_unit_test(test_difference_7_a_retry_that_succeeds_leaves_no_trace),
 		cmocka_unit_test(test_difference_7_one_target_of_two_is_enough),
+		cmocka_unit_test(test_a_failed_store_of_what_was_replaced_is_counted),
 		cmocka_unit_test(test_difference_9_l1_deletion_follows_the_last_target),
 		cmocka_unit_test(test_difference_9_no_l1_deletion_when_every_target_failed),
 		cmocka_unit_test(
