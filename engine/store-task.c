@@ -211,8 +211,9 @@ kvc_store_drain_completions(KvcStoreController *c, size_t adapter)
 			KvcStoreTask *task =
 				g_hash_table_lookup(c->tasks[adapter], &results[i].task_id);
 			if (!task) {
-				g_warning("L2 adapter #%zu completed a store that is not ours",
-					  adapter + 1);
+				g_autofree char *who =
+					kvc_controller_context_adapter_name(c->context, adapter);
+				g_warning("%s completed a store that is not ours", who);
 				continue;
 			}
 			g_hash_table_remove(c->tasks[adapter], &results[i].task_id);

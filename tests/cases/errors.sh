@@ -130,7 +130,9 @@ refused 1 "mount point $WORK/file is not a directory" "$KVCACHEFS" --state-dir "
 refused 1 "mount point $WORK/file/x: Not a directory" "$KVCACHEFS" --state-dir "$STATE" "$WORK/file/x"
 refused 1 "state directory $WORK/file/x: Not a directory" start --state-dir "$WORK/file/x"
 refused 1 'state directory /proc/absent: ' start --state-dir /proc/absent
-refused 1 "\"$WORK/file\": Not a directory" fs_at "$WORK/file"
+refused 1 "l2.0 (fs): cannot make the directory \"$WORK/file\": Not a directory" fs_at "$WORK/file"
+refused 1 "l2.1 (fs): cannot make the directory \"$WORK/file\": Not a directory" \
+	start --l2-adapter type=mock,max_size_gb=1 --l2-adapter "type=fs,base_path=$WORK/file"
 refused 1 "\"$WORK/file/x\": Not a directory" fs_at "$WORK/file/x"
 refused 1 '"/proc/absent": ' fs_at /proc/absent
 for inside in "$MNT" "$MNT/x" "$WORK/link" "$WORK/link/x/y" "$WORK/../${WORK##*/}/mnt/x"; do
