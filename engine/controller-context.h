@@ -46,4 +46,11 @@ kvc_controller_context_renamers(const KvcControllerContext *context)
 	return renamers;
 }
 
+/* What messages call the adapter A (transfer full): as in status, with its type. */
+static inline char *
+kvc_controller_context_adapter_name(const KvcControllerContext *context, size_t a)
+{
+	return g_strdup_printf("l2.%zu (%s)", a, context->adapters[a].adapter->ops->type_name);
+}
+
 #endif

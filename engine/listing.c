@@ -43,8 +43,9 @@ listing_thread(void *data)
 	g_free(cursor);
 	if (n < 0) {
 		kvc_stats_add(&sm->stats, list_failed, 1);
-		g_warning("L2 adapter #%zu: listing failed: %s", listing->adapter + 1,
-			  g_strerror((int)-n));
+		g_autofree char *who =
+			kvc_controller_context_adapter_name(&sm->context, listing->adapter);
+		g_warning("%s: listing failed: %s", who, g_strerror((int)-n));
 	}
 	kvc_mutex_lock(&sm->lock);
 	__atomic_store_n(&listing->error, n < 0 ? (int)n : 0, __ATOMIC_RELAXED);

@@ -442,9 +442,9 @@ check_event_fds(const KvcControllerContext *context, GError **error)
 		for (size_t i = 0; i < G_N_ELEMENTS(fds); i++) {
 			if (g_hash_table_add(seen, GINT_TO_POINTER(fds[i])))
 				continue;
+			g_autofree char *who = kvc_controller_context_adapter_name(context, a);
 			g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
-				    "L2 adapter #%zu uses event fd %d for two purposes", a + 1,
-				    fds[i]);
+				    "%s uses event fd %d for two purposes", who, fds[i]);
 			return false;
 		}
 	}

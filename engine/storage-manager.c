@@ -65,6 +65,17 @@ on_renamed(KvcL1ManagerListener *l,
 
 /* ---- Construction -------------------------------------------------------------------------- */
 
+/* ERROR is about the adapter I, which is not open: what status would call it in front. */
+static void
+name_adapter(size_t i, const char *specification, GError **error)
+{
+	g_autoptr(KvcOptions) options = kvc_options_parse(specification, NULL);
+	if (options)
+		g_prefix_error(error, "l2.%zu (%s): ", i, kvc_options_type(options));
+	else
+		g_prefix_error(error, "l2.%zu: ", i);
+}
+
 static bool
 open_adapters(KvcStorageManager *sm, const char *const *specifications, GError **error)
 {
@@ -80,7 +91,7 @@ open_adapters(KvcStorageManager *sm, const char *const *specifications, GError *
 		KvcAdapterSlot *slot = &sm->context.adapters[i];
 		slot->adapter = kvc_l2_adapter_open(specifications[i], &slot->options, error);
 		if (!slot->adapter) {
-			g_prefix_error(error, "L2 adapter #%zu: ", i + 1);
+			name_adapter(i, specifications[i], error);
 			return false;
 		}
 		slot->is_shared = kvc_options_get_bool(slot->options, "shared");

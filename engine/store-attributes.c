@@ -79,8 +79,9 @@ log_failure(KvcStoreController *c, const KvcStoreMessage *message)
 		return;
 	*logged_ns = now;
 	g_autofree char *name = kvc_object_key_to_string(message->key);
-	g_warning("L2 adapter #%zu could not set the attributes of %s: %s", message->adapter + 1,
-		  name, g_strerror(-message->error));
+	g_autofree char *who = kvc_controller_context_adapter_name(c->context, message->adapter);
+	g_warning("%s could not set the attributes of %s: %s", who, name,
+		  g_strerror(-message->error));
 }
 
 void

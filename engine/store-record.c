@@ -193,7 +193,8 @@ give_up(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
 	if (!kvc_store_may_log(c))
 		return;
 	g_autofree char *name = kvc_object_key_to_string(r->key);
-	g_warning("L2 adapter #%zu could not store %s: %s", adapter + 1, name, g_strerror(-error));
+	g_autofree char *who = kvc_controller_context_adapter_name(c->context, adapter);
+	g_warning("%s could not store %s: %s", who, name, g_strerror(-error));
 }
 
 void
@@ -345,8 +346,8 @@ log_failed_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int 
 		return;
 	*logged_ns = now;
 	g_autofree char *name = kvc_object_key_to_string(r->key);
-	g_warning("L2 adapter #%zu could not delete %s: %s; it is tried again", adapter + 1, name,
-		  g_strerror(-error));
+	g_autofree char *who = kvc_controller_context_adapter_name(c->context, adapter);
+	g_warning("%s could not delete %s: %s; it is tried again", who, name, g_strerror(-error));
 }
 
 /* A try to delete R ended with ERROR; 0: it did not fail (it is gone, or locked). */

@@ -267,7 +267,8 @@ end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd 
 	if (!kvc_store_may_log(c))
 		return;
 	g_autofree char *name = kvc_object_key_to_string(m->new_key);
-	g_warning("L2 adapter #%zu did not have what was renamed to %s: it is lost", a + 1, name);
+	g_autofree char *who = kvc_controller_context_adapter_name(c->context, a);
+	g_warning("%s did not have what was renamed to %s: it is lost", who, name);
 }
 
 static void
@@ -301,8 +302,8 @@ note_failure(KvcStoreController *c, KvcStoreRename *m, size_t a, int error)
 	if (!kvc_store_may_log(c))
 		return;
 	g_autofree char *name = kvc_object_key_to_string(m->old_key);
-	g_warning("L2 adapter #%zu could not rename %s: %s; trying again", a + 1, name,
-		  g_strerror(-error));
+	g_autofree char *who = kvc_controller_context_adapter_name(c->context, a);
+	g_warning("%s could not rename %s: %s; trying again", who, name, g_strerror(-error));
 }
 
 static void

@@ -320,6 +320,10 @@ void kvcfs_tree_move_locked(KvcfsInode *child, KvcfsInode *new_dir, const char *
 /* mkdir in a DIR: 0 and *OUT (transfer full), or -errno. */
 int kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode **out);
 int kvcfs_tree_rmdir(KvcfsInode *dir, const char *name);
+/* Could it be removed? */
+bool kvcfs_tree_is_empty_locked(KvcfsInode *inode);
+/* Takes CHILD, which is empty, out of DIR; its reference is the caller's. The log is not told. */
+void kvcfs_tree_remove_locked(KvcfsInode *dir, KvcfsInode *child);
 /* The RANK or DIR inode of SCOPE, not referenced; NULL when the tree does not have it. */
 KvcfsInode *kvcfs_tree_find_dir_locked(Kvcfs *fs, KvcKeyScope *scope);
 /* The path of a directory of the tree below the mount's root, "" for the root (transfer full). */

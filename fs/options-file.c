@@ -9,11 +9,15 @@
 #include "fs/options-table.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define GROUP "kvcachefs"
+/* Beyond it the file is something else. */
+#define FILE_MAX_BYTES ((size_t)1 << 20)
 
 typedef struct ConfigFile {
 	KvcfsOptions *options;
@@ -71,7 +75,7 @@ set_key(ConfigFile *file, const OptionDef *def, const char *key, GError **error)
 	KvcfsOptions *options = file->options;
 	unsigned line = find_line(file, key);
 	g_autofree char *value = g_key_file_get_value(file->keys, GROUP, key, NULL);
-	g_autofree char *origin = g_strdup_printf("config %s:%u", file->path, line);
+	g_autofree char *origin = g_strdup_printf(KVCFS_ORIGIN_FILE "%s:%u", file->path, line);
 	guint first = options->mount_options->len;
 	bool is_set = def->type == ARG_FLAG
 			      ? set_flag(file, def, origin, key, error)
@@ -150,18 +154,62 @@ check_groups(const ConfigFile *file, GError **error)
 	return true;
 }
 
+/* Reads at most SIZE bytes of FD: how many, or -errno. */
+static ssize_t
+read_bytes(int fd, char *text, size_t size)
+{
+	size_t done = 0;
+	ssize_t n = 1;
+	while (n > 0 && done < size) {
+		n = TEMP_FAILURE_RETRY(read(fd, text + done, size - done));
+		done += n > 0 ? (size_t)n : 0;
+	}
+	return n < 0 ? -errno : (ssize_t)done;
+}
+
+/* What the file PATH has (transfer full, ends in NUL), NULL with ERROR set. */
+static char *
+read_text(const char *path, size_t *len, GError **error)
+{
+	struct stat st;
+	/* A fifo must not keep the start. */
+	int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+	if (fd < 0 || fstat(fd, &st) < 0) {
+		kvcfs_options_fail(error, EINVAL, "--config: %s: %s", path, g_strerror(errno));
+		if (fd >= 0)
+			close(fd);
+		return NULL;
+	}
+	g_autofree char *text = g_malloc(FILE_MAX_BYTES + 1);
+	ssize_t n = S_ISREG(st.st_mode) ? read_bytes(fd, text, FILE_MAX_BYTES + 1) : 0;
+	bool is_good = false;
+	close(fd);
+	if (!S_ISREG(st.st_mode))
+		kvcfs_options_fail(error, EINVAL, "--config: %s is not a regular file", path);
+	else if (n < 0)
+		kvcfs_options_fail(error, EINVAL, "--config: %s: %s", path, g_strerror((int)-n));
+	else if ((size_t)n > FILE_MAX_BYTES)
+		kvcfs_options_fail(error, EINVAL, "--config: %s has more than %zu bytes", path,
+				   FILE_MAX_BYTES);
+	else
+		is_good = true;
+	if (!is_good)
+		return NULL;
+	text[n] = '\0';
+	*len = (size_t)n;
+	return g_steal_pointer(&text);
+}
+
 bool
 kvcfs_options_read_file(KvcfsOptions *options, GError **error)
 {
 	g_autofree char *path = g_canonicalize_filename(options->config_file, NULL);
-	g_autofree char *text = NULL;
+	gsize len;
+	g_autofree char *text = read_text(path, &len, error);
 	g_autoptr(GKeyFile) keys = g_key_file_new();
 	g_autoptr(GError) failure = NULL;
-	gsize len;
-	errno = 0;
-	if (access(path, R_OK) != 0 || !g_file_get_contents(path, &text, &len, NULL))
-		return kvcfs_options_fail(error, EINVAL, "--config: %s: %s", path,
-					  g_strerror(errno != 0 ? errno : EIO));
+	if (text == NULL)
+		return false;
 	if (!g_key_file_load_from_data(keys, text, len, G_KEY_FILE_NONE, &failure))
 		return kvcfs_options_fail(error, EINVAL, "%s: %s", path, failure->message);
 	g_auto(GStrv) lines = g_strsplit(text, "\n", -1);

@@ -35,7 +35,8 @@ typedef struct OptionDef {
 	const char *help;
 } OptionDef;
 
-/* Where a value comes from, as .kvcache/config says it. Others are "config FILE:LINE". */
+/* Where a value comes from, as .kvcache/config says it; KVCFS_ORIGIN_FILE goes on FILE:LINE. */
+#define KVCFS_ORIGIN_FILE "config "
 #define KVCFS_ORIGIN_DEFAULT "default"
 #define KVCFS_ORIGIN_COMPUTED "computed"
 #define KVCFS_ORIGIN_COMMAND_LINE "command-line"

@@ -114,6 +114,10 @@ set_value(KvcfsOptions *options, const OptionDef *def, const char *text, GError 
 	void *field = (char *)options + def->offset;
 	double number = 0;
 
+	/* "-o" without options is what mount(8) may say. */
+	if ((def->type == ARG_STRING || def->type == ARG_LIST) && *text == '\0' &&
+	    def->short_name != 'o')
+		return fail(error, EINVAL, "--%s: must not be empty", def->name);
 	switch (def->type) {
 	case ARG_FLAG:
 		*(bool *)field = true;
@@ -211,6 +215,17 @@ kvcfs_option_set(KvcfsOptions *options,
 		return false;
 	g_hash_table_insert(options->origins, origin_key(def, i), g_strdup(origin));
 	return true;
+}
+
+/* What the option's value was found to be, too late to know where: ERROR gets the place in front.
+ */
+static bool
+name_place(const KvcfsOptions *options, const char *name, guint i, GError **error)
+{
+	const char *origin = kvcfs_option_origin(options, kvcfs_option_find(name), i);
+	if (g_str_has_prefix(origin, KVCFS_ORIGIN_FILE))
+		g_prefix_error(error, "%s: ", origin + strlen(KVCFS_ORIGIN_FILE));
+	return false;
 }
 
 static gboolean
@@ -328,26 +343,25 @@ check_io_mode(const KvcfsOptions *options, GError **error)
 {
 	if (g_strv_contains(io_mode_names, options->io_mode))
 		return true;
-	return fail(error, EINVAL, "--io-mode: \"%s\" is none of auto, passthrough, direct",
-		    options->io_mode);
+	fail(error, EINVAL, "--io-mode: \"%s\" is none of auto, passthrough, direct",
+	     options->io_mode);
+	return name_place(options, "io-mode", 0, error);
 }
 
 static bool
 check_policies(const KvcfsOptions *options, GError **error)
 {
-	if (kvc_find_store_policy(options->store_policy, error) == NULL) {
-		g_prefix_error(error, "--l2-store-policy: ");
-		return false;
-	}
-	if (kvc_find_prefetch_policy(options->prefetch_policy, error) == NULL) {
-		g_prefix_error(error, "--l2-prefetch-policy: ");
-		return false;
-	}
-	if (kvc_find_eviction_policy(options->eviction_policy, error) == NULL) {
-		g_prefix_error(error, "--eviction-policy: ");
-		return false;
-	}
-	return true;
+	const char *wrong = NULL;
+	if (kvc_find_store_policy(options->store_policy, error) == NULL)
+		wrong = "l2-store-policy";
+	else if (kvc_find_prefetch_policy(options->prefetch_policy, error) == NULL)
+		wrong = "l2-prefetch-policy";
+	else if (kvc_find_eviction_policy(options->eviction_policy, error) == NULL)
+		wrong = "eviction-policy";
+	if (wrong == NULL)
+		return true;
+	g_prefix_error(error, "--%s: ", wrong);
+	return name_place(options, wrong, 0, error);
 }
 
 KvcOptions *
@@ -365,27 +379,32 @@ kvcfs_check_adapter(const char *specification, const KvcL2AdapterOps **ops, GErr
 	return g_steal_pointer(&parsed);
 }
 
+static bool
+foreach_path_of(const char *specification, KvcfsPathFunc func, void *user, GError **error)
+{
+	const KvcL2AdapterOps *ops = NULL;
+	g_autoptr(KvcOptions) parsed = kvcfs_check_adapter(specification, &ops, error);
+	if (parsed == NULL)
+		return false;
+	for (const KvcOptionSpec *spec = ops->options; spec != NULL && spec->name; spec++) {
+		if (spec->type != KVC_OPTION_STRING || !g_str_has_suffix(spec->name, "path"))
+			continue;
+		const char *path = kvc_options_get_string(parsed, spec->name);
+		if (path != NULL && !func(user, specification, spec->name, path, error))
+			return false;
+	}
+	return true;
+}
+
 bool
 kvcfs_options_foreach_path(const KvcfsOptions *options,
 			   KvcfsPathFunc func,
 			   void *user,
 			   GError **error)
 {
-	for (size_t i = 0; i + 1 < options->l2_adapters->len; i++) {
-		const char *specification = options->l2_adapters->pdata[i];
-		const KvcL2AdapterOps *ops = NULL;
-		g_autoptr(KvcOptions) parsed = kvcfs_check_adapter(specification, &ops, error);
-		if (parsed == NULL)
-			return false;
-		for (const KvcOptionSpec *spec = ops->options; spec != NULL && spec->name; spec++) {
-			if (spec->type != KVC_OPTION_STRING ||
-			    !g_str_has_suffix(spec->name, "path"))
-				continue;
-			const char *path = kvc_options_get_string(parsed, spec->name);
-			if (path != NULL && !func(user, specification, spec->name, path, error))
-				return false;
-		}
-	}
+	for (guint i = 0; i + 1 < options->l2_adapters->len; i++)
+		if (!foreach_path_of(options->l2_adapters->pdata[i], func, user, error))
+			return name_place(options, "l2-adapter", i, error);
 	return true;
 }
 
@@ -409,9 +428,11 @@ split_temp_names(KvcfsOptions *options, GError **error)
 		g_auto(GStrv) parts = g_strsplit(options->temp_names->pdata[i], ",", -1);
 		for (char **part = parts; is_good && *part != NULL; part++) {
 			is_good = **part != '\0' && strchr(*part, '/') == NULL;
-			if (!is_good)
+			if (!is_good) {
 				fail(error, EINVAL, "--temp-names: \"%s\" is no pattern of a name",
 				     *part);
+				name_place(options, "temp-names", i, error);
+			}
 			g_ptr_array_add(patterns, g_strdup(*part));
 		}
 	}

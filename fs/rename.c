@@ -62,8 +62,12 @@ rename_file(KvcfsInode *dir,
 	if (kvc_object_key_equal(old_key, new_key))
 		return 0;
 	pthread_mutex_lock(&fs->names);
-	int rc = kvcfs_move_key_locked(fs, old_key, new_key,
-				       flags & RENAME_NOREPLACE ? KVC_RENAME_NOREPLACE : 0);
+	bool is_noreplace = flags & RENAME_NOREPLACE;
+	/* A name that somebody writes is taken, as for O_EXCL: lock files. */
+	int rc = is_noreplace && kvcfs_is_being_written_locked(fs, new_key) ? -EEXIST : 0;
+	if (rc == 0)
+		rc = kvcfs_move_key_locked(fs, old_key, new_key,
+					   is_noreplace ? KVC_RENAME_NOREPLACE : 0);
 	pthread_mutex_unlock(&fs->names);
 	return rc;
 }
@@ -179,13 +183,39 @@ move_tree_locked(KvcfsInode *dir, const char *path)
 	return rc;
 }
 
-/* What is in the way: 0 it is gone, or -errno. */
+/* May TARGET, what has the new name (or NULL), be replaced? 0 or -errno. */
 static int
-clear_place(KvcfsInode *new_dir, const char *new_name, unsigned flags)
+check_target_locked(KvcfsInode *target, unsigned flags)
 {
-	if (!kvcfs_tree_has_child(new_dir, new_name))
+	if (!target || target->is_unlinked)
 		return 0;
-	return flags & RENAME_NOREPLACE ? -EEXIST : kvcfs_tree_rmdir(new_dir, new_name);
+	if (flags & RENAME_NOREPLACE)
+		return -EEXIST;
+	return kvcfs_tree_is_empty_locked(target) ? 0 : -ENOTEMPTY;
+}
+
+/* The directory CHILD becomes NEW_NAME in NEW_DIR, whose path is PATH. An error changes nothing. */
+static int
+replace_directory_locked(KvcfsInode *child,
+			 KvcfsInode *new_dir,
+			 const char *new_name,
+			 const char *path,
+			 KvcfsInode *target)
+{
+	Kvcfs *fs = child->fs;
+	g_autofree char *old_path = g_strdup(child->scope->model_name);
+	int rc = move_tree_locked(child, path);
+	if (rc < 0) {
+		move_tree_locked(child, old_path);
+		if (target) /* its scope was the child's for a moment */
+			g_hash_table_insert(fs->dirs, target->scope, target);
+		return rc;
+	}
+	if (target)
+		kvcfs_tree_remove_locked(new_dir, target);
+	kvcfs_tree_move_locked(child, new_dir, new_name);
+	kvcfs_dir_log_rename(fs->dir_log, old_path, path); /* the target's entry goes with it */
+	return 0;
 }
 
 static int
@@ -209,18 +239,16 @@ rename_directory(KvcfsInode *dir,
 	/* Its files would become temporary ones, or these files: mv copies them. */
 	if (kvcfs_directory_is_temporary(path) != kvcfs_directory_is_temporary(old_path))
 		return -EXDEV;
-	int rc = clear_place(new_dir, new_name, flags);
-	if (rc < 0)
-		return rc;
+	KvcfsInode *target = kvcfs_tree_lookup(new_dir, new_name);
 	pthread_mutex_lock(&fs->names);
-	rc = move_tree_locked(child, path);
-	if (rc == 0) {
-		kvcfs_tree_move_locked(child, new_dir, new_name);
-		kvcfs_dir_log_rename(fs->dir_log, old_path, path);
-	} else {
-		move_tree_locked(child, old_path);
-	}
+	bool replaces = target && !target->is_unlinked;
+	int rc = check_target_locked(target, flags);
+	if (rc == 0)
+		rc = replace_directory_locked(child, new_dir, new_name, path,
+					      replaces ? target : NULL);
 	pthread_mutex_unlock(&fs->names);
+	if (target)
+		kvcfs_inode_unref(target, rc == 0 && replaces ? 2 : 1);
 	kvcfs_dir_log_settle(fs->dir_log);
 	return rc;
 }

@@ -116,10 +116,18 @@ rename_to_keys(KvcfsInode *dir, const char *name, KvcfsInode *prefix)
 
 /* From one temporary name to another. */
 static int
-rename_temp(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const char *new_name)
+rename_temp(KvcfsInode *dir,
+	    const char *name,
+	    KvcfsInode *new_dir,
+	    const char *new_name,
+	    unsigned flags)
 {
 	Kvcfs *fs = dir->fs;
 	pthread_mutex_lock(&fs->names);
+	if ((flags & RENAME_NOREPLACE) && kvcfs_temp_lookup_locked(new_dir, new_name)) {
+		pthread_mutex_unlock(&fs->names);
+		return -EEXIST;
+	}
 	KvcfsInode *inode = remove_temp_locked(dir, name);
 	KvcfsInode *displaced = inode ? kvcfs_temp_add_locked(new_dir, new_name, inode) : NULL;
 	pthread_mutex_unlock(&fs->names);
@@ -132,15 +140,25 @@ rename_temp(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const char *
 }
 
 static int
-rename_to_object(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const char *new_name)
+rename_to_object(KvcfsInode *dir,
+		 const char *name,
+		 KvcfsInode *new_dir,
+		 const char *new_name,
+		 unsigned flags)
 {
 	Kvcfs *fs = dir->fs;
+	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(new_dir->scope, new_name);
+	if ((flags & RENAME_NOREPLACE) && kvcfs_dir_has_object(new_dir, key))
+		return -EEXIST;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
 	int rc = inode ? kvcfs_write_proof_damage(fs, inode->staging, NULL) : -ENOENT;
 	bool is_open = false;
+	/* A plain name that somebody writes is taken, as for O_EXCL. */
+	if (rc == 0 && (flags & RENAME_NOREPLACE) && key->space == KVC_SPACE_PLAIN &&
+	    kvcfs_is_being_written_locked(fs, key))
+		rc = -EEXIST;
 	if (rc == 0) {
-		g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(new_dir->scope, new_name);
 		remove_temp_locked(dir, name);
 		/* Who overwrites what is replaced has a file without a name, as after unlink. */
 		if (key->space == KVC_SPACE_PLAIN)
@@ -157,13 +175,6 @@ rename_to_object(KvcfsInode *dir, const char *name, KvcfsInode *new_dir, const c
 	return rc;
 }
 
-static bool
-exists(KvcfsInode *dir, const char *name)
-{
-	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
-	return key ? kvcfs_dir_has_object(dir, key) : kvcfs_temp_exists(dir, name);
-}
-
 int
 kvcfs_temp_rename(KvcfsInode *dir,
 		  const char *name,
@@ -178,9 +189,7 @@ kvcfs_temp_rename(KvcfsInode *dir,
 		return -EINVAL;
 	if (kvcfs_tree_has_child(new_dir, new_name))
 		return -EISDIR;
-	if ((flags & RENAME_NOREPLACE) && exists(new_dir, new_name))
-		return -EEXIST;
 	if (class == KVCFS_NAME_TEMPORARY)
-		return rename_temp(dir, name, new_dir, new_name);
-	return rename_to_object(dir, name, new_dir, new_name);
+		return rename_temp(dir, name, new_dir, new_name, flags);
+	return rename_to_object(dir, name, new_dir, new_name, flags);
 }

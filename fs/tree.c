@@ -160,8 +160,8 @@ kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode **ou
 	return rc;
 }
 
-static bool
-is_empty_locked(KvcfsInode *inode)
+bool
+kvcfs_tree_is_empty_locked(KvcfsInode *inode)
 {
 	if (inode->kind == KVCFS_DIR && g_hash_table_size(inode->children) > 0)
 		return false;
@@ -175,6 +175,19 @@ is_empty_locked(KvcfsInode *inode)
 	return false;
 }
 
+void
+kvcfs_tree_remove_locked(KvcfsInode *dir, KvcfsInode *child)
+{
+	Kvcfs *fs = dir->fs;
+	g_hash_table_remove(dir->children, child->name);
+	child->is_unlinked = true;
+	if (g_hash_table_lookup(fs->dirs, child->scope) != child)
+		return;
+	g_hash_table_remove(fs->dirs, child->scope);
+	/* A key of the scope that comes back brings the directory back. */
+	fs->scopes_seen = 0;
+}
+
 int
 kvcfs_tree_rmdir(KvcfsInode *dir, const char *name)
 {
@@ -185,15 +198,11 @@ kvcfs_tree_rmdir(KvcfsInode *dir, const char *name)
 	KvcfsInode *child = g_hash_table_lookup(dir->children, name);
 	if (!child)
 		rc = -ENOENT;
-	else if (!is_empty_locked(child))
+	else if (!kvcfs_tree_is_empty_locked(child))
 		rc = -ENOTEMPTY;
 	if (rc == 0) {
-		g_hash_table_remove(dir->children, name);
 		kvcfs_tree_forget_locked(child);
-		child->is_unlinked = true;
-		g_hash_table_remove(fs->dirs, child->scope);
-		/* A key of the scope that comes back brings the directory back. */
-		fs->scopes_seen = 0;
+		kvcfs_tree_remove_locked(dir, child);
 	}
 	pthread_mutex_unlock(&fs->names);
 	if (rc == 0) {

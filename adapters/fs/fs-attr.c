@@ -62,9 +62,23 @@ read_user_xattr(FsAdapter *fs, const char *file, const char *name, KvcL2ObjectIn
 	info->xattrs = set;
 }
 
-/* false: the file says that it once had another size. */
 static bool
-read_named(FsAdapter *fs, const char *file, const char *name, KvcL2ObjectInfo *info)
+is_of_key(const char *file, const KvcObjectKey *key)
+{
+	char text[FS_ID_MAX_BYTES];
+	ssize_t len = lgetxattr(file, FS_ID_XATTR, text, sizeof(text) - 1);
+
+	text[MAX(len, 0)] = '\0';
+	return (len < 0 && errno != ERANGE) || fs_id_names(text, key);
+}
+
+/* false: the file says that it once had another size, or is another key's. */
+static bool
+read_named(FsAdapter *fs,
+	   const KvcObjectKey *key,
+	   const char *file,
+	   const char *name,
+	   KvcL2ObjectInfo *info)
 {
 	char text[24], expected[24];
 
@@ -72,6 +86,8 @@ read_named(FsAdapter *fs, const char *file, const char *name, KvcL2ObjectInfo *i
 		read_user_xattr(fs, file, name, info);
 	} else if (!strcmp(name, ATTR_NAME)) {
 		read_mode(file, info);
+	} else if (!strcmp(name, FS_ID_XATTR)) {
+		return is_of_key(file, key);
 	} else if (!strcmp(name, SIZE_NAME)) {
 		ssize_t len = lgetxattr(file, SIZE_NAME, text, sizeof(text) - 1);
 
@@ -95,9 +111,9 @@ list_names(const char *file, char *text, size_t size, char **allocated)
 	return llistxattr(file, *allocated, XATTR_MAX_BYTES);
 }
 
-/* Reads all of what FILE has; false: the file says that it once had another size. */
+/* Reads all of what FILE has; false: as read_named(). */
 static bool
-read_all(FsAdapter *fs, const char *file, KvcL2ObjectInfo *info)
+read_all(FsAdapter *fs, const KvcObjectKey *key, const char *file, KvcL2ObjectInfo *info)
 {
 	char text[1024];
 	g_autofree char *allocated = NULL;
@@ -108,23 +124,30 @@ read_all(FsAdapter *fs, const char *file, KvcL2ObjectInfo *info)
 	const char *names = allocated ? allocated : text;
 	for (const char *name = names; is_whole && len > 0 && name < names + len;
 	     name += strlen(name) + 1)
-		is_whole = read_named(fs, file, name, info);
+		is_whole = read_named(fs, key, file, name, info);
 	return is_whole;
 }
 
 bool
-fs_attr_read(FsAdapter *fs, const char *path, struct stat *st, KvcL2ObjectInfo *info)
+fs_attr_read(FsAdapter *fs,
+	     const KvcObjectKey *key,
+	     const char *path,
+	     struct stat *st,
+	     KvcL2ObjectInfo *info)
 {
 	g_autofree char *file = g_strdup_printf("/proc/self/fd/%d/%s", fs->base_fd, path);
 
 	do {
 		*info = (KvcL2ObjectInfo){.bytes = (uint64_t)st->st_size,
 					  .mtime_ns = fs_mtime_ns(st)};
-		if (read_all(fs, file, info))
+		if (read_all(fs, key, file, info))
 			return true;
 		kvc_xattrs_unref(g_steal_pointer(&info->xattrs));
 	} while (fs_was_replaced(fs, path, st));
-	atomic_fetch_add(&fs->stats.size_mismatches, 1);
+	if (!is_of_key(file, key))
+		fs_id_reject(fs, path);
+	else
+		atomic_fetch_add(&fs->stats.size_mismatches, 1);
 	return false;
 }
 

@@ -247,6 +247,7 @@ describe_stats(FsAdapter *fs, KvcDescribeFunc func, void *user)
 		{"load_misses", &stats->load_misses},
 		{"crc_mismatches", &stats->crc_mismatches},
 		{"size_mismatches", &stats->size_mismatches},
+		{"id_mismatches", &stats->id_mismatches},
 		{"foreign_files", &stats->foreign_files},
 		{"unsupported_keys", &stats->unsupported_keys},
 		{"attribute_errors", &stats->attribute_errors},

@@ -100,13 +100,14 @@ ctime_ns(const struct stat *st)
 	return st->st_ctim.tv_sec * INT64_C(1000000000) + st->st_ctim.tv_nsec;
 }
 
-/* The entry of KEY (taken over) whose file is PATH with ST; not one that was cut short. */
+/* The entry of KEY (taken over) whose file is PATH with ST; not one that was cut short, or
+ * is another key's. */
 static void
 add_entry(ListPass *pass, KvcObjectKey *key, const char *path, struct stat *st)
 {
 	KvcL2ObjectInfo info;
 
-	if (!fs_attr_read(pass->fs, path, st, &info)) {
+	if (!fs_attr_read(pass->fs, key, path, st, &info)) {
 		kvc_object_key_unref(key);
 		return;
 	}

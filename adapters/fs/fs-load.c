@@ -131,6 +131,28 @@ check_size(FsJob *job)
 	return false;
 }
 
+/* Is the file the one that was written for the key? Else the job is over. */
+static bool
+check_id(FsJob *job)
+{
+	char text[FS_ID_MAX_BYTES];
+	struct stat st;
+	int rc = get_xattr(job, FS_ID_XATTR, text, sizeof(text));
+
+	if (rc < 0) {
+		load_fail(job, "read the id of", -rc);
+	} else if (rc == 1 && !fs_id_names(text, job->key)) {
+		/* Moved since it was opened: simply not there any more. */
+		if (fstatat(job->fs->base_fd, job->path, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    st.st_ino == job->st.st_ino)
+			fs_id_reject(job->fs, job->path);
+		load_end(job);
+	} else {
+		return true;
+	}
+	return false;
+}
+
 /* Reads the CRC the file was stored with, if any (LMCache's own has none: its size has to do). */
 static bool
 read_crc(FsJob *job)
@@ -209,7 +231,7 @@ fs_load_begin(FsWork *work)
 		load_fail(job, "open", errnum);
 		return;
 	}
-	if (!check_size(job) || !read_crc(job))
+	if (!check_id(job) || !check_size(job) || !read_crc(job))
 		return;
 	int rc = fs_job_set_mode(job, true);
 	if (rc < 0)

@@ -109,7 +109,8 @@ fs_is_gone(int errnum)
 bool
 fs_is_object(FsAdapter *fs, const KvcObjectKey *key, const char *path, struct stat *st)
 {
-	return S_ISREG(st->st_mode) && !fs_keys_is_corrupt(fs, key, st) && !fs_is_cut(fs, path, st);
+	return S_ISREG(st->st_mode) && !fs_keys_is_corrupt(fs, key, st) &&
+	       !fs_is_cut(fs, path, st) && !fs_is_others(fs, key, path, st);
 }
 
 /* KEY could not be asked for: a miss now, but nobody is to forget it. */
@@ -137,7 +138,7 @@ lookup_and_lock(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info)
 	else
 		note_failure(fs, key, info, errnum);
 	if (!path || !S_ISREG(st.st_mode) || fs_keys_is_corrupt(fs, key, &st) ||
-	    !fs_attr_read(fs, path, &st, info)) {
+	    !fs_attr_read(fs, key, path, &st, info)) {
 		fs_keys_unlock(fs, key);
 		return false;
 	}

@@ -6,7 +6,7 @@
  * A file under a digest name carries its key. It gets the new one before it moves: a crash between
  * the two leaves a file that does not belong under its name, which is foreign and never found. A
  * file that moves to a path of its own may keep the key of a digest name for a moment; nobody reads
- * it there.
+ * it there. Every other file names both keys while it moves (fs-id.c).
  */
 
 #include <errno.h>
@@ -17,10 +17,8 @@
 
 typedef struct Move {
 	FsAdapter *fs;
-	const KvcObjectKey *old_key;
-	KvcObjectKey *new_key;
-	const char *from, *to; /* paths */
-	int fd;		       /* of the file */
+	FsMove file;
+	int fd; /* of the file, when its key changes */
 } Move;
 
 static int
@@ -28,9 +26,9 @@ open_file(Move *move)
 {
 	const int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 
-	if (!fs_is_digest_name(move->from) && !fs_is_digest_name(move->to))
+	if (!fs_is_digest_name(move->file.from) && !fs_is_digest_name(move->file.to))
 		return 0; /* no xattr changes */
-	move->fd = openat(move->fs->base_fd, move->from, flags);
+	move->fd = openat(move->fs->base_fd, move->file.from, flags);
 	return move->fd < 0 ? -errno : 0;
 }
 
@@ -47,18 +45,21 @@ set_key(Move *move, const char *path, const KvcObjectKey *key)
 static int
 move_file(Move *move)
 {
-	bool is_first = fs_is_digest_name(move->to);
-	int rc = open_file(move);
+	const FsMove *file = &move->file;
+	bool is_first = fs_is_digest_name(file->to);
+	int rc = open_file(move), had_id = rc < 0 ? rc : fs_id_begin_move(move->fs, file);
 
-	if (rc == 0 && is_first)
-		rc = set_key(move, move->to, move->new_key);
-	if (rc < 0)
-		return rc;
-	rc = fs_move(move->fs, move->from, move->to);
+	if (had_id < 0)
+		return had_id;
+	if (is_first)
+		rc = set_key(move, file->to, file->new_key);
+	if (rc == 0)
+		rc = fs_move(move->fs, file->from, file->to);
 	if (rc < 0 && is_first)
-		set_key(move, move->from, move->old_key);
+		set_key(move, file->from, file->old_key);
 	else if (rc == 0 && !is_first)
-		set_key(move, move->to, move->new_key);
+		set_key(move, file->to, file->new_key);
+	fs_id_end_move(move->fs, file, had_id == 1, rc == 0);
 	return rc;
 }
 
@@ -86,11 +87,11 @@ note_moved(Move *move, const struct stat *replaced)
 		atomic_fetch_sub(&fs->bytes_used, replaced->st_size);
 		atomic_fetch_sub(&fs->objects, 1);
 	}
-	fs_keys_forget_corrupt(fs, move->new_key);
-	note_owner(fs, move->old_key, move->new_key);
-	fs_prune_parents(fs, move->from);
+	fs_keys_forget_corrupt(fs, move->file.new_key);
+	note_owner(fs, move->file.old_key, move->file.new_key);
+	fs_prune_parents(fs, move->file.from);
 	/* What an older LMCache wrote beside it would be the old key again. */
-	fs_remove_files(fs, move->old_key);
+	fs_remove_files(fs, move->file.old_key);
 }
 
 static int
@@ -98,7 +99,7 @@ rename_file(Move *move)
 {
 	FsAdapter *fs = move->fs;
 	struct stat st;
-	bool replaces = fstatat(fs->base_fd, move->to, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+	bool replaces = fstatat(fs->base_fd, move->file.to, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
 			S_ISREG(st.st_mode);
 	int rc = move_file(move);
 
@@ -108,11 +109,11 @@ rename_file(Move *move)
 		note_moved(move, replaces ? &st : NULL);
 		return 0;
 	}
-	fs_prune_parents(fs, move->to);
-	if (fs_digest_is_keys_fault(move->to, rc))
-		fs_note_unsupported(fs, move->new_key, -rc);
+	fs_prune_parents(fs, move->file.to);
+	if (fs_digest_is_keys_fault(move->file.to, rc))
+		fs_note_unsupported(fs, move->file.new_key, -rc);
 	else
-		fs_note_error(fs, FS_STORE, "rename", move->from, -rc);
+		fs_note_error(fs, FS_STORE, "rename", move->file.from, -rc);
 	return rc;
 }
 
@@ -148,7 +149,7 @@ fs_rename_key(FsAdapter *fs, KvcObjectKey *old_key, KvcObjectKey *new_key)
 		return from ? 0 : rc;
 	if (from) {
 		g_autofree char *to = fs_path_format(new_key);
-		Move move = {fs, old_key, new_key, from, to, -1};
+		Move move = {fs, {old_key, new_key, from, to}, -1};
 
 		rc = rename_file(&move);
 	}

@@ -58,7 +58,8 @@ is_stored(FsJob *job)
 		return false;
 	if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != job->object.bytes ||
 	    fs_keys_is_corrupt(job->fs, job->key, &st) ||
-	    fs_digest_check(job->fs, job->key, job->path, -1) != 0)
+	    fs_digest_check(job->fs, job->key, job->path, -1) != 0 ||
+	    fs_is_others(job->fs, job->key, job->path, &st))
 		return false;
 	uint32_t crc = kvc_crc32c(0, job->object.data, job->object.bytes);
 	return !fs_has_other_crc(job->fs, job->path, crc);
@@ -121,7 +122,7 @@ set_xattrs(FsJob *job)
 	if (fsetxattr(job->fd, "user.kvcache.crc32c", text, (size_t)len, 0) == 0) {
 		len = snprintf(text, sizeof(text), "%zu", job->object.bytes);
 		if (fsetxattr(job->fd, "user.kvcache.size", text, (size_t)len, 0) == 0)
-			return 0;
+			return fs_is_digest_name(job->path) ? 0 : fs_id_write(job->fd, job->key);
 	}
 	if (errno != ENOTSUP)
 		return -errno;

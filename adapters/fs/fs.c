@@ -97,7 +97,7 @@ adapter_free(FsAdapter *fs)
 static bool
 fail(GError **error, int errnum, const char *what, const char *subject)
 {
-	g_set_error(error, KVC_OPTIONS_ERROR, errnum, "fs: cannot %s \"%s\": %s", what, subject,
+	g_set_error(error, KVC_OPTIONS_ERROR, errnum, "cannot %s \"%s\": %s", what, subject,
 		    g_strerror(errnum));
 	return false;
 }
@@ -125,7 +125,7 @@ open_directory(FsAdapter *fs, GError **error)
 {
 	if (!g_path_is_absolute(fs->base_path)) {
 		g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
-			    "fs: base_path \"%s\" is not an absolute path", fs->base_path);
+			    "base_path \"%s\" is not an absolute path", fs->base_path);
 		return false;
 	}
 	if (g_mkdir_with_parents(fs->base_path, 0755) < 0)

@@ -105,6 +105,36 @@ int fs_digest_remove_key(int fd);
 /* Did writing the file PATH fail with RC because of its key? */
 bool fs_digest_is_keys_fault(const char *path, int rc);
 
+/* fs-id.c: the xattr that says which key a file was written for */
+
+#define FS_ID_XATTR "user.kvcache.id"
+/* Room for its text: two ids, and one byte for what is longer than any of ours. */
+#define FS_ID_MAX_BYTES 35
+
+/* A file on its way to another key. */
+typedef struct FsMove {
+	KvcObjectKey *old_key, *new_key;
+	const char *from, *to; /* paths below base_path */
+} FsMove;
+
+/* Does TEXT, the value of the xattr, name KEY? */
+bool fs_id_names(const char *text, const KvcObjectKey *key);
+/* Does PATH say that it was written for another key than KEY? */
+bool fs_id_is_others(FsAdapter *fs, const KvcObjectKey *key, const char *path);
+/* The same, counted and logged. ST is renewed when the file was replaced since. */
+bool fs_is_others(FsAdapter *fs, const KvcObjectKey *key, const char *path, struct stat *st);
+/* PATH is a miss because of it: counted, logged. */
+void fs_id_reject(FsAdapter *fs, const char *path);
+/* 0 or -errno. */
+int fs_id_write(int fd, const KvcObjectKey *key);
+/*
+ * Before the file moves: from here on it names both keys, or none. 1: it named the old one, 0:
+ * none, or -errno, then it must not move.
+ */
+int fs_id_begin_move(FsAdapter *fs, const FsMove *move);
+/* After that (HAD_ID: what begin said): the file names the key that it is under now. */
+void fs_id_end_move(FsAdapter *fs, const FsMove *move, bool had_id, bool is_moved);
+
 /* fs-dirs.c: directories below plain/ and prefix/ */
 
 /* How often one that was just made may be gone again before it is somebody's fault. */
@@ -259,10 +289,15 @@ typedef enum {
 } FsAttrWrite;
 
 /*
- * All that lookup and list tell of the file PATH below base_path, whose stat is ST. false: it says
- * that it once had another size; counted. ST is renewed when the file was replaced since.
+ * All that lookup and list tell of the file PATH of KEY below base_path, whose stat is ST. false:
+ * it says that it once had another size, or is another key's; counted. ST is renewed when the file
+ * was replaced since.
  */
-bool fs_attr_read(FsAdapter *fs, const char *path, struct stat *st, KvcL2ObjectInfo *info);
+bool fs_attr_read(FsAdapter *fs,
+		  const KvcObjectKey *key,
+		  const char *path,
+		  struct stat *st,
+		  KvcL2ObjectInfo *info);
 /* The mode of the file of an object with ATTRIBUTES (may be NULL). */
 mode_t fs_attr_file_mode(const KvcObjectAttributes *attributes);
 /* ATTRIBUTES may be NULL. 0 or the first -errno, which is counted; as many as can be are set. */
@@ -297,7 +332,8 @@ void *fs_janitor_main(void *user);
 typedef struct FsStats {
 	_Atomic uint64_t stores, loads, skipped, renames, load_misses;
 	_Atomic uint64_t store_errors, lookup_errors, load_errors;
-	_Atomic uint64_t crc_mismatches, size_mismatches, foreign_files, unsupported_keys;
+	_Atomic uint64_t crc_mismatches, size_mismatches, id_mismatches, foreign_files,
+		unsupported_keys;
 	_Atomic uint64_t attribute_errors;
 } FsStats;
 

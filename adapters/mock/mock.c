@@ -113,8 +113,7 @@ mock_open(const KvcOptions *options, GError **error)
 	if (rc == 0)
 		rc = -pthread_create(&mock->thread, NULL, mock_main, mock);
 	if (rc < 0) {
-		g_set_error(error, KVC_OPTIONS_ERROR, -rc, "mock: cannot start: %s",
-			    g_strerror(-rc));
+		g_set_error(error, KVC_OPTIONS_ERROR, -rc, "cannot start: %s", g_strerror(-rc));
 		mock_destroy(mock);
 		return NULL;
 	}

@@ -58,6 +58,8 @@ refused 2 'no store policy "x"' start --l2-store-policy x
 refused 2 'no prefetch policy "x"' start --l2-prefetch-policy x
 refused 2 '--temp-names: "a/b"' start --temp-names '*.x,a/b'
 refused 2 '--temp-names: ""' start --temp-names '*.x,,'
+refused 2 '--temp-names: must not be empty' start --temp-names=
+refused 2 '--state-dir: must not be empty' "$KVCACHEFS" --state-dir= "$MNT"
 
 # Mount options.
 refused 2 'mount options: unknown option "noatim"; did you mean "noatime"?' start -o noatim
@@ -102,6 +104,22 @@ refused 2 "$WORK/config:2: mount options: unknown option \"rwx\"" config '[kvcac
 refused 2 'unknown group [other]' config '[kvcachefs]' '[other]'
 refused 2 'no group [kvcachefs]' config ''
 refused 2 "$WORK/config: " config 'not a key file'
+refused 2 "$WORK/config:2: --temp-names: must not be empty" config '[kvcachefs]' 'temp-names='
+# What is known to be wrong only when all options are.
+refused 2 "$WORK/config:3: --l2-adapter: there is no L2 adapter \"sf\"" config '[kvcachefs]' '# a comment' 'l2-adapter=type=sf'
+refused 2 "$WORK/config:3: --l2-adapter: base_path \"relative\" is not an absolute path" \
+	config '[kvcachefs]' 'l2-adapter.0=type=mock,max_size_gb=1' 'l2-adapter.1=type=fs,base_path=relative'
+refused 2 "$WORK/config:2: --l2-adapter: base_path \"$MNT/x\" is inside the mount point $MNT" \
+	config '[kvcachefs]' "l2-adapter=type=fs,base_path=$MNT/x"
+refused 2 "$WORK/config:2: --eviction-policy: there is no eviction policy \"lur\"" config '[kvcachefs]' 'eviction-policy=lur'
+refused 2 "$WORK/config:2: --temp-names: \"a/b\"" config '[kvcachefs]' 'temp-names=a/b'
+# A configuration is a file, and not a large one.
+mkfifo "$WORK/fifo"
+for other in /dev/zero "$WORK/fifo" "$WORK"; do
+	refused 2 "--config: $other is not a regular file" start --config "$other"
+done
+{ echo '[kvcachefs]' && head -c $((1 << 20)) /dev/zero | tr '\0' '#'; } >"$WORK/large"
+refused 2 "--config: $WORK/large has more than 1048576 bytes" start --config "$WORK/large"
 
 # ---- Directories -----------------------------------------------------------------------------
 
@@ -112,7 +130,9 @@ refused 1 "mount point $WORK/file is not a directory" "$KVCACHEFS" --state-dir "
 refused 1 "mount point $WORK/file/x: Not a directory" "$KVCACHEFS" --state-dir "$STATE" "$WORK/file/x"
 refused 1 "state directory $WORK/file/x: Not a directory" start --state-dir "$WORK/file/x"
 refused 1 'state directory /proc/absent: ' start --state-dir /proc/absent
-refused 1 "\"$WORK/file\": Not a directory" fs_at "$WORK/file"
+refused 1 "l2.0 (fs): cannot make the directory \"$WORK/file\": Not a directory" fs_at "$WORK/file"
+refused 1 "l2.1 (fs): cannot make the directory \"$WORK/file\": Not a directory" \
+	start --l2-adapter type=mock,max_size_gb=1 --l2-adapter "type=fs,base_path=$WORK/file"
 refused 1 "\"$WORK/file/x\": Not a directory" fs_at "$WORK/file/x"
 refused 1 '"/proc/absent": ' fs_at /proc/absent
 for inside in "$MNT" "$MNT/x" "$WORK/link" "$WORK/link/x/y" "$WORK/../${WORK##*/}/mnt/x"; do

@@ -22,6 +22,7 @@ mkdir -p "$RANK" "$plain/a/b"
 "$CLIENTS/pattern" 3 2M >"$plain/a/b/two"
 control flush /
 begin r
+begin w
 
 # A file, by name and into another directory; who has it open reads on.
 step r 0 open "$plain/file" r
@@ -39,6 +40,18 @@ step r 0 close
 step r 0 open "$plain/target" r
 expect_errno EEXIST rename-noreplace "$plain/a/file" "$plain/target"
 expect_errno EINVAL rename-exchange "$plain/a/file" "$plain/target"
+# A name that somebody is writing is taken, as for O_EXCL, if the rename must not replace.
+step w 0 open "$plain/lock" wcx
+step w 0 write 9 4K
+: >"$plain/lock.tmp"
+for from in "$plain/a/file" "$plain/lock.tmp"; do
+	expect_errno EEXIST rename-noreplace "$from" "$plain/lock"
+	expect_errno 0 stat "$from"
+done
+rm "$plain/lock.tmp"
+step w 0 close
+expect_data "$plain/lock" 9 4K
+rm "$plain/lock"
 expect_errno 0 rename "$plain/a/file" "$plain/target"
 expect_data "$plain/target" 1 1M
 expect_errno ENOENT stat "$plain/a/file"
@@ -70,11 +83,25 @@ assert_eq $'./b\n./b/two\n./one' "$(names_below "$plain/z")" "names below a rena
 expect_data "$plain/z/one" 2 1M
 expect_data "$plain/z/b/two" 3 2M
 mkdir "$plain/empty"
+expect_errno EEXIST rename-noreplace "$plain/z/b" "$plain/empty"
+expect_data "$plain/z/b/two" 3 2M
 expect_errno 0 rename "$plain/z/b" "$plain/empty"
 expect_data "$plain/empty/two" 3 2M
 mkdir "$plain/full"
 : >"$plain/full/x"
 expect_errno ENOTEMPTY rename "$plain/empty" "$plain/full"
+expect_data "$plain/empty/two" 3 2M
+# One that is replaced while somebody is in it; the name can be had again, and again.
+mkdir "$plain/in"
+exec {in}<"$plain/in"
+expect_errno 0 rename "$plain/empty" "$plain/in"
+expect_output "" ls -A "/proc/$$/fd/$in/"
+exec {in}<&-
+expect_data "$plain/in/two" 3 2M
+mkdir "$plain/empty"
+expect_errno 0 rename "$plain/in" "$plain/empty"
+expect_data "$plain/empty/two" 3 2M
+expect_errno ENOENT stat "$plain/in"
 
 # The old name is free for something else at once.
 "$CLIENTS/pattern" 5 1M >"$plain/target"
