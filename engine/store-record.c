@@ -238,9 +238,8 @@ select_targets(KvcStoreController *c, const KvcStoreRecord *r)
 	if (unknown) {
 		kvc_stats_add(c->context->stats, store_policy_errors, 1);
 		if (kvc_store_may_log(c))
-			g_warning("store policy %s chose L2 adapter #%d, there are %zu",
-				  c->policy->name, __builtin_ctz(unknown) + 1,
-				  c->context->n_adapters);
+			g_warning("store policy %s chose l2.%d, there are %zu", c->policy->name,
+				  __builtin_ctz(unknown), c->context->n_adapters);
 	}
 	return targets & ~unknown;
 }

@@ -211,8 +211,10 @@ static void
 note_unknown(KvcStoreController *c, size_t adapter)
 {
 	kvc_stats_add(c->context->stats, stores_unknown, 1);
-	if (kvc_store_may_log(c))
-		g_warning("L2 adapter #%zu completed a store that is not ours", adapter + 1);
+	if (!kvc_store_may_log(c))
+		return;
+	g_autofree char *who = kvc_controller_context_adapter_name(c->context, adapter);
+	g_warning("%s completed a store that is not ours", who);
 }
 
 void
