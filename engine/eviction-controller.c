@@ -4,6 +4,8 @@
 
 /* Usage is looked at this often even when nobody signals. */
 #define PERIOD_NS (1 * KVC_SEC_NS)
+/* And for locks that are held for long. */
+#define REPORT_PERIOD_NS (30 * KVC_SEC_NS)
 
 struct KvcEvictionController {
 	/* Immutable after start. */
@@ -16,6 +18,7 @@ struct KvcEvictionController {
 	double ratio;
 	pthread_t thread;
 	bool is_running;
+	int64_t next_report_ns; /* Owned by the thread */
 
 	KvcMutex lock;
 	pthread_cond_t wake;
@@ -160,6 +163,16 @@ evict_down(KvcEvictionController *c)
 	      is_evictable_and_stored);
 }
 
+static void
+report_expired(KvcEvictionController *c)
+{
+	int64_t now_ns = kvc_now_ns();
+	if (now_ns < c->next_report_ns)
+		return;
+	c->next_report_ns = now_ns + REPORT_PERIOD_NS;
+	kvc_l1_manager_report_expired(c->l1, now_ns);
+}
+
 static void *
 eviction_thread(void *data)
 {
@@ -175,6 +188,7 @@ eviction_thread(void *data)
 		kvc_mutex_unlock(&c->lock);
 		kvc_l1_memory_sweep(c->memory);
 		evict_down(c);
+		report_expired(c);
 		kvc_mutex_lock(&c->lock);
 	}
 	kvc_mutex_unlock(&c->lock);

@@ -1,47 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* The tables of L1 and the locks on their objects; the objects' memory is in l1-object.c. */
+/*
+ * The tables of L1. The locks on their objects are in l1-lock.c, the objects' memory in
+ * l1-object.c.
+ */
 
-#include "engine/l1-manager.h"
-#include "engine/l1-object.h"
+#include "engine/l1-private.h"
 
 #include <errno.h>
 
-#define MAX_LISTENERS 4
 /* Attempts of a reservation to find room: others may take what an eviction freed. */
 #define MAKE_ROOM_TRIES 8
-
-typedef struct Shard {
-	KvcMutex lock;
-	GHashTable *objects; /* KvcObjectKey (the object's) -> KvcL1Object (owned reference) */
-	GHashTable *pinned;  /* a set of KvcObjectKey (owned), NULL while nothing is */
-} Shard;
-
-struct KvcL1Manager {
-	/* Immutable after start. */
-	KvcL1Memory *memory;
-	KvcStats *stats;
-	KvcL1ManagerListener *listeners[MAX_LISTENERS];
-	size_t n_listeners;
-	bool (*make_room)(void *user, uint64_t bytes, unsigned files);
-	void *make_room_user;
-	bool (*may_admit)(void *user, KvcL1Object *object);
-	void *may_admit_user;
-	bool tracks_dirty;
-
-	Shard shards[KVC_L1_SHARDS];
-	KvcL1Counts counts; /* Atomic */
-};
-
-#define notify(m, slot, object)                                                                    \
-	do {                                                                                       \
-		for (size_t l_ = 0; l_ < (m)->n_listeners; l_++)                                   \
-			if ((m)->listeners[l_]->slot)                                              \
-				(m)->listeners[l_]->slot((m)->listeners[l_], (object));            \
-	} while (0)
-
-#define count_add(m, field, n) __atomic_fetch_add(&(m)->counts.field, (n), __ATOMIC_RELAXED)
-#define count_sub(m, field, n) __atomic_fetch_sub(&(m)->counts.field, (n), __ATOMIC_RELAXED)
 
 const char *
 kvc_l1_strerror(KvcL1Error error)
@@ -58,18 +27,14 @@ kvc_l1_strerror(KvcL1Error error)
 	return error < G_N_ELEMENTS(texts) ? texts[error] : "unknown error";
 }
 
-static Shard *
-shard_of(KvcL1Manager *m, const KvcObjectKey *key)
-{
-	return &m->shards[key->hash % KVC_L1_SHARDS];
-}
-
 KvcL1Manager *
 kvc_l1_manager_new(KvcL1Memory *memory, KvcStats *stats)
 {
 	KvcL1Manager *m = g_new0(KvcL1Manager, 1);
 	m->memory = memory;
 	m->stats = stats;
+	m->read_ttl_ns = KVC_L1_READ_TTL_NS;
+	m->write_ttl_ns = KVC_L1_WRITE_TTL_NS;
 	for (size_t i = 0; i < KVC_L1_SHARDS; i++) {
 		kvc_mutex_init(&m->shards[i].lock, KVC_LOCK_L1_SHARD);
 		m->shards[i].objects = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
@@ -80,6 +45,8 @@ kvc_l1_manager_new(KvcL1Memory *memory, KvcStats *stats)
 void
 kvc_l1_manager_free(KvcL1Manager *m)
 {
+	m->n_listeners = 0; /* some are gone already */
+	kvc_l1_report_leaks(m);
 	for (size_t i = 0; i < KVC_L1_SHARDS; i++) {
 		GHashTableIter iter;
 		KvcL1Object *object;
@@ -98,7 +65,7 @@ kvc_l1_manager_free(KvcL1Manager *m)
 void
 kvc_l1_manager_register_listener(KvcL1Manager *m, KvcL1ManagerListener *listener)
 {
-	g_assert(m->n_listeners < MAX_LISTENERS);
+	g_assert(m->n_listeners < KVC_L1_MAX_LISTENERS);
 	m->listeners[m->n_listeners++] = listener;
 }
 
@@ -121,6 +88,13 @@ kvc_l1_manager_set_may_admit(KvcL1Manager *m,
 }
 
 void
+kvc_l1_manager_set_lock_ttl(KvcL1Manager *m, int64_t read_ns, int64_t write_ns)
+{
+	m->read_ttl_ns = read_ns > 0 ? read_ns : KVC_L1_READ_TTL_NS;
+	m->write_ttl_ns = write_ns > 0 ? write_ns : KVC_L1_WRITE_TTL_NS;
+}
+
+void
 kvc_l1_manager_set_tracks_dirty(KvcL1Manager *m, bool tracks_dirty)
 {
 	m->tracks_dirty = tracks_dirty;
@@ -134,18 +108,17 @@ is_free_locked(const KvcL1Object *object)
 	       !object->is_pinned;
 }
 
-/* After every change that is_free_locked() looks at. */
-static void
-recount_free_locked(KvcL1Manager *m, KvcL1Object *object)
+void
+kvc_l1_recount_free_locked(KvcL1Manager *m, KvcL1Object *object)
 {
 	bool is_free = is_free_locked(object);
 	if (is_free == object->is_counted_free)
 		return;
 	object->is_counted_free = is_free;
 	if (is_free)
-		count_add(m, free_bytes, object->charged_bytes);
+		kvc_l1_count_add(m, free_bytes, object->charged_bytes);
 	else
-		count_sub(m, free_bytes, object->charged_bytes);
+		kvc_l1_count_sub(m, free_bytes, object->charged_bytes);
 }
 
 /* Only of a resident object. */
@@ -156,22 +129,22 @@ set_pinned_locked(KvcL1Manager *m, KvcL1Object *object, bool pinned)
 		return;
 	object->is_pinned = pinned;
 	if (pinned) {
-		count_add(m, pinned_objects, 1);
-		count_add(m, pinned_bytes, object->charged_bytes);
+		kvc_l1_count_add(m, pinned_objects, 1);
+		kvc_l1_count_add(m, pinned_bytes, object->charged_bytes);
 	} else {
-		count_sub(m, pinned_objects, 1);
-		count_sub(m, pinned_bytes, object->charged_bytes);
+		kvc_l1_count_sub(m, pinned_objects, 1);
+		kvc_l1_count_sub(m, pinned_bytes, object->charged_bytes);
 	}
 }
 
 static bool
-is_key_pinned_locked(const Shard *shard, const KvcObjectKey *key)
+is_key_pinned_locked(const KvcL1Shard *shard, const KvcObjectKey *key)
 {
 	return shard->pinned && g_hash_table_contains(shard->pinned, key);
 }
 
 static void
-note_pin_locked(Shard *shard, KvcObjectKey *key, bool pinned)
+note_pin_locked(KvcL1Shard *shard, KvcObjectKey *key, bool pinned)
 {
 	if (pinned && !shard->pinned)
 		shard->pinned = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
@@ -180,78 +153,6 @@ note_pin_locked(Shard *shard, KvcObjectKey *key, bool pinned)
 		g_hash_table_add(shard->pinned, kvc_object_key_ref(key));
 	else if (shard->pinned)
 		g_hash_table_remove(shard->pinned, key);
-}
-
-/* ---- Read locks ---------------------------------------------------------------------------- */
-
-static void
-lock_read_locked(KvcL1Manager *m, KvcL1Object *object, unsigned n)
-{
-	if (object->read_locks == 0)
-		count_add(m, locked_bytes, object->charged_bytes);
-	object->read_locks += n;
-	count_add(m, read_locks, n);
-	recount_free_locked(m, object);
-	__atomic_fetch_add(&object->refs, (int)n, __ATOMIC_RELAXED);
-}
-
-size_t
-kvc_l1_manager_reserve_read(KvcL1Manager *m,
-			    KvcObjectKey *const *keys,
-			    size_t n,
-			    unsigned read_locks,
-			    KvcL1Object **objects,
-			    KvcL1Error *errors)
-{
-	g_assert(read_locks > 0);
-	size_t hits = 0;
-	for (size_t i = 0; i < n; i++) {
-		Shard *shard = shard_of(m, keys[i]);
-		kvc_mutex_lock(&shard->lock);
-		KvcL1Object *object = g_hash_table_lookup(shard->objects, keys[i]);
-		if (object) {
-			lock_read_locked(m, object, read_locks);
-			notify(m, on_reserved_read, object);
-			hits++;
-		}
-		kvc_mutex_unlock(&shard->lock);
-		objects[i] = object;
-		if (errors)
-			errors[i] = object ? KVC_L1_SUCCESS : KVC_L1_KEY_NOT_EXIST;
-	}
-	return hits;
-}
-
-void
-kvc_l1_manager_reserve_read_again(KvcL1Manager *m, KvcL1Object *object)
-{
-	Shard *shard = shard_of(m, object->key);
-	kvc_mutex_lock(&shard->lock);
-	lock_read_locked(m, object, 1);
-	notify(m, on_reserved_read, object);
-	kvc_mutex_unlock(&shard->lock);
-}
-
-KvcL1Error
-kvc_l1_manager_finish_read(KvcL1Manager *m, KvcL1Object *object, unsigned read_locks)
-{
-	Shard *shard = shard_of(m, object->key);
-	kvc_mutex_lock(&shard->lock);
-	if (object->read_locks < read_locks) {
-		kvc_mutex_unlock(&shard->lock);
-		g_critical("l1: read lock released twice");
-		return KVC_L1_KEY_IN_WRONG_STATE;
-	}
-	object->read_locks -= read_locks;
-	count_sub(m, read_locks, read_locks);
-	if (object->read_locks == 0)
-		count_sub(m, locked_bytes, object->charged_bytes);
-	recount_free_locked(m, object);
-	notify(m, on_read_finished, object);
-	kvc_mutex_unlock(&shard->lock);
-	for (unsigned i = 0; i < read_locks; i++)
-		kvc_l1_object_unref(object);
-	return KVC_L1_SUCCESS;
 }
 
 /* ---- Reservations -------------------------------------------------------------------------- */
@@ -297,6 +198,66 @@ out_of_memory(KvcL1Manager *m, int errnum, int *errnum_out)
 	return KVC_L1_OUT_OF_MEMORY;
 }
 
+/* May KEY be reserved in MODE, as things are now? */
+static KvcL1Error
+check_mode(KvcL1Manager *m, KvcObjectKey *key, KvcReserveMode mode)
+{
+	if (mode == KVC_RESERVE_ALL)
+		return KVC_L1_SUCCESS;
+	KvcL1Shard *shard = kvc_l1_shard_of(m, key);
+	kvc_mutex_lock(&shard->lock);
+	bool is_resident = g_hash_table_contains(shard->objects, key);
+	kvc_mutex_unlock(&shard->lock);
+	if (mode == KVC_RESERVE_NEW)
+		return is_resident ? KVC_L1_KEY_NOT_WRITABLE : KVC_L1_SUCCESS;
+	return is_resident ? KVC_L1_SUCCESS : KVC_L1_KEY_NOT_EXIST;
+}
+
+static KvcL1Error
+reserve_one(KvcL1Manager *m, KvcL1Write *write, KvcLockOwner owner)
+{
+	uint64_t reserved = kvc_l1_page_round(write->bytes);
+	if (!charge_or_make_room(m, reserved, 1))
+		return out_of_memory(m, ENOSPC, &write->errnum);
+	KvcL1Object *o = NULL;
+	int rc = kvc_l1_object_create(m, m->memory, reserved, &o);
+	if (rc < 0) {
+		kvc_l1_memory_uncharge(m->memory, reserved, 1);
+		return out_of_memory(m, -rc, &write->errnum);
+	}
+	o->is_temporary = write->is_temporary;
+	o->key = write->key ? kvc_object_key_ref(write->key) : NULL;
+	kvc_l1_begin_staging(m, o, owner);
+	kvc_stats_add(m->stats, l1_writes_reserved, 1);
+	if (o->key) {
+		KvcL1Shard *shard = kvc_l1_shard_of(m, o->key);
+		kvc_mutex_lock(&shard->lock);
+		kvc_l1_notify(m, on_reserved_write, o);
+		kvc_mutex_unlock(&shard->lock);
+	}
+	write->object = o;
+	return KVC_L1_SUCCESS;
+}
+
+size_t
+kvc_l1_manager_reserve_writes(
+	KvcL1Manager *m, KvcL1Write *writes, size_t n, KvcReserveMode mode, KvcLockOwner owner)
+{
+	kvc_listener_forbid(__func__);
+	size_t reserved = 0;
+	for (size_t i = 0; i < n; i++) {
+		KvcL1Write *write = &writes[i];
+		write->object = NULL;
+		write->errnum = 0;
+		g_assert(write->key || mode == KVC_RESERVE_ALL);
+		write->error = check_mode(m, write->key, mode);
+		if (write->error == KVC_L1_SUCCESS)
+			write->error = reserve_one(m, write, owner);
+		reserved += write->error == KVC_L1_SUCCESS;
+	}
+	return reserved;
+}
+
 KvcL1Error
 kvc_l1_manager_reserve_write(KvcL1Manager *m,
 			     KvcObjectKey *key,
@@ -305,33 +266,18 @@ kvc_l1_manager_reserve_write(KvcL1Manager *m,
 			     KvcL1Object **object,
 			     int *errnum)
 {
-	uint64_t reserved = kvc_l1_page_round(bytes);
-	if (!charge_or_make_room(m, reserved, 1))
-		return out_of_memory(m, ENOSPC, errnum);
-	KvcL1Object *o = NULL;
-	int rc = kvc_l1_object_create(m, m->memory, reserved, &o);
-	if (rc < 0) {
-		kvc_l1_memory_uncharge(m->memory, reserved, 1);
-		return out_of_memory(m, -rc, errnum);
-	}
-	o->is_temporary = is_temporary;
-	o->key = key ? kvc_object_key_ref(key) : NULL;
-	count_add(m, staging_objects, 1);
-	count_add(m, staging_bytes, reserved);
-	kvc_stats_add(m->stats, l1_writes_reserved, 1);
-	if (key) {
-		Shard *shard = shard_of(m, key);
-		kvc_mutex_lock(&shard->lock);
-		notify(m, on_reserved_write, o);
-		kvc_mutex_unlock(&shard->lock);
-	}
-	*object = o;
-	return KVC_L1_SUCCESS;
+	KvcL1Write write = {.key = key, .bytes = bytes, .is_temporary = is_temporary};
+	if (kvc_l1_manager_reserve_writes(m, &write, 1, KVC_RESERVE_ALL, KVC_OWNER_USER) == 1)
+		*object = write.object;
+	else if (errnum)
+		*errnum = write.errnum;
+	return write.error;
 }
 
 KvcL1Error
 kvc_l1_manager_extend_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes, int *errnum)
 {
+	kvc_listener_forbid(__func__);
 	uint64_t reserved = kvc_l1_page_round(bytes);
 	uint64_t old = __atomic_load_n(&object->charged_bytes, __ATOMIC_RELAXED);
 	while (reserved > old) {
@@ -346,7 +292,7 @@ kvc_l1_manager_extend_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes
 		}
 		if (__atomic_compare_exchange_n(&object->charged_bytes, &old, reserved, false,
 						__ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-			count_add(m, staging_bytes, more);
+			kvc_l1_count_add(m, staging_bytes, more);
 			break;
 		}
 		/* Another writer of the file has raised it meanwhile. */
@@ -358,6 +304,7 @@ kvc_l1_manager_extend_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes
 void
 kvc_l1_manager_trim_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes)
 {
+	kvc_listener_forbid(__func__);
 	uint64_t kept = kvc_l1_page_round(bytes);
 	uint64_t old = __atomic_load_n(&object->charged_bytes, __ATOMIC_RELAXED);
 	while (kept < old) {
@@ -365,26 +312,20 @@ kvc_l1_manager_trim_write(KvcL1Manager *m, KvcL1Object *object, uint64_t bytes)
 						 __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 			continue;
 		kvc_l1_memory_uncharge(m->memory, old - kept, 0);
-		count_sub(m, staging_bytes, old - kept);
+		kvc_l1_count_sub(m, staging_bytes, old - kept);
 		break;
 	}
 }
 
 /* ---- Commit -------------------------------------------------------------------------------- */
 
-static void
-leave_staging(KvcL1Manager *m, KvcL1Object *object)
-{
-	count_sub(m, staging_objects, 1);
-	count_sub(m, staging_bytes, object->charged_bytes);
-}
-
 KvcL1Error
 kvc_l1_manager_abort_write(KvcL1Manager *m, KvcL1Object *object)
 {
+	kvc_listener_forbid(__func__);
 	if (object->state != KVC_L1_STAGING)
 		return KVC_L1_KEY_IN_WRONG_STATE;
-	leave_staging(m, object);
+	kvc_l1_end_staging(m, object);
 	object->state = KVC_L1_DETACHED;
 	kvc_stats_add(m->stats, l1_writes_aborted, 1);
 	kvc_l1_object_unref(object);
@@ -395,50 +336,50 @@ static void
 forget_dirty_locked(KvcL1Manager *m, KvcL1Object *object)
 {
 	if (object->is_dirty) {
-		count_sub(m, dirty_objects, 1);
-		count_sub(m, dirty_bytes, object->charged_bytes);
+		kvc_l1_count_sub(m, dirty_objects, 1);
+		kvc_l1_count_sub(m, dirty_bytes, object->charged_bytes);
 		object->is_dirty = false;
 	}
 	if (object->is_unreplicated) {
-		count_sub(m, unreplicated_objects, 1);
+		kvc_l1_count_sub(m, unreplicated_objects, 1);
 		object->is_unreplicated = false;
 	}
 }
 
 /* Takes OBJECT out of its table; the caller drops the table's reference after the lock. */
 static void
-detach_locked(KvcL1Manager *m, Shard *shard, KvcL1Object *object)
+detach_locked(KvcL1Manager *m, KvcL1Shard *shard, KvcL1Object *object)
 {
 	g_hash_table_remove(shard->objects, object->key);
 	object->state = KVC_L1_DETACHED;
 	set_pinned_locked(m, object, false);
 	forget_dirty_locked(m, object);
-	recount_free_locked(m, object);
-	count_sub(m, objects, 1);
+	kvc_l1_recount_free_locked(m, object);
+	kvc_l1_count_sub(m, objects, 1);
 	if (object->is_temporary)
-		count_sub(m, temporary_objects, 1);
+		kvc_l1_count_sub(m, temporary_objects, 1);
 }
 
 static void
 set_dirty_locked(KvcL1Manager *m, KvcL1Object *object)
 {
 	object->is_dirty = true;
-	count_add(m, dirty_objects, 1);
-	count_add(m, dirty_bytes, object->charged_bytes);
+	kvc_l1_count_add(m, dirty_objects, 1);
+	kvc_l1_count_add(m, dirty_bytes, object->charged_bytes);
 }
 
 static void
-attach_locked(KvcL1Manager *m, Shard *shard, KvcL1Object *object, bool dirty)
+attach_locked(KvcL1Manager *m, KvcL1Shard *shard, KvcL1Object *object, bool dirty)
 {
 	object->state = KVC_L1_RESIDENT;
 	set_pinned_locked(m, object, is_key_pinned_locked(shard, object->key));
 	g_hash_table_insert(shard->objects, object->key, object);
-	count_add(m, objects, 1);
+	kvc_l1_count_add(m, objects, 1);
 	if (object->is_temporary)
-		count_add(m, temporary_objects, 1);
+		kvc_l1_count_add(m, temporary_objects, 1);
 	if (dirty)
 		set_dirty_locked(m, object);
-	recount_free_locked(m, object);
+	kvc_l1_recount_free_locked(m, object);
 }
 
 /* Somebody can still write the file: what is published is a copy that he cannot reach. */
@@ -464,9 +405,9 @@ make_private(KvcL1Manager *m, KvcL1Object *object)
  * its fields are immutable. 0 or -errno. Without locks.
  */
 static int
-seal(KvcL1Manager *m, KvcL1Object *object, KvcObjectKey *key)
+seal(KvcL1Manager *m, KvcL1Object *object, KvcObjectKey *key, KvcLockOwner *owner)
 {
-	leave_staging(m, object);
+	*owner = kvc_l1_end_staging(m, object);
 	if (!object->key)
 		object->key = kvc_object_key_ref(key);
 	int rc = kvc_l1_object_seal(object, m->memory);
@@ -491,13 +432,15 @@ kvc_l1_manager_finish_write(KvcL1Manager *m,
 			    KvcObjectKey *key,
 			    KvcFinishMode mode)
 {
+	kvc_listener_forbid(__func__);
 	if (object->state != KVC_L1_STAGING)
 		return KVC_L1_KEY_IN_WRONG_STATE;
 	g_assert(!object->key || kvc_object_key_equal(object->key, key));
-	int rc = seal(m, object, key);
+	KvcLockOwner owner;
+	int rc = seal(m, object, key, &owner);
 	if (rc < 0)
 		return drop_unsealed(object, rc);
-	Shard *shard = shard_of(m, key);
+	KvcL1Shard *shard = kvc_l1_shard_of(m, key);
 	kvc_mutex_lock(&shard->lock);
 	KvcL1Object *old = g_hash_table_lookup(shard->objects, key);
 	if (old && mode == KVC_FINISH_FIRST_WINS) {
@@ -511,11 +454,22 @@ kvc_l1_manager_finish_write(KvcL1Manager *m,
 		detach_locked(m, shard, old);
 	attach_locked(m, shard, object, m->tracks_dirty);
 	kvc_stats_add(m->stats, l1_writes_finished, 1);
-	notify(m, on_write_finished, object);
+	kvc_l1_notify(m, on_write_finished, object);
 	kvc_mutex_unlock(&shard->lock);
 	if (old)
 		kvc_l1_object_unref(old);
 	return KVC_L1_SUCCESS;
+}
+
+static bool
+may_admit_locked(KvcL1Manager *m, KvcL1Object *object)
+{
+	if (!m->may_admit)
+		return true;
+	kvc_listener_enter();
+	bool may_admit = m->may_admit(m->may_admit_user, object);
+	kvc_listener_leave();
+	return may_admit;
 }
 
 KvcL1Error
@@ -524,16 +478,18 @@ kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 					     unsigned read_locks,
 					     KvcL1Object **locked)
 {
+	kvc_listener_forbid(__func__);
 	*locked = NULL;
 	if (object->state != KVC_L1_STAGING || !object->key)
 		return KVC_L1_KEY_IN_WRONG_STATE;
-	int rc = seal(m, object, object->key);
+	KvcLockOwner owner;
+	int rc = seal(m, object, object->key, &owner);
 	if (rc < 0)
 		return drop_unsealed(object, rc);
-	Shard *shard = shard_of(m, object->key);
+	KvcL1Shard *shard = kvc_l1_shard_of(m, object->key);
 	kvc_mutex_lock(&shard->lock);
 	KvcL1Object *resident = g_hash_table_lookup(shard->objects, object->key);
-	if (!resident && m->may_admit && !m->may_admit(m->may_admit_user, object)) {
+	if (!resident && !may_admit_locked(m, object)) {
 		object->state = KVC_L1_DETACHED;
 		kvc_mutex_unlock(&shard->lock);
 		kvc_l1_object_unref(object);
@@ -541,14 +497,14 @@ kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 	}
 	if (!resident) {
 		attach_locked(m, shard, object, false);
-		notify(m, on_prefetch_finished, object);
+		kvc_l1_notify(m, on_prefetch_finished, object);
 		resident = object;
 		object = NULL;
 	} else {
 		object->state = KVC_L1_DETACHED;
 	}
 	if (read_locks > 0) {
-		lock_read_locked(m, resident, read_locks);
+		kvc_l1_lock_read_locked(m, resident, read_locks, owner, kvc_now_ns());
 		*locked = resident;
 	}
 	kvc_mutex_unlock(&shard->lock);
@@ -572,7 +528,8 @@ is_evictable_locked(const KvcL1Object *object)
 static KvcL1Error
 remove_key(KvcL1Manager *m, KvcObjectKey *key, bool force, bool is_eviction)
 {
-	Shard *shard = shard_of(m, key);
+	kvc_listener_forbid(is_eviction ? "kvc_l1_manager_evict" : "kvc_l1_manager_delete");
+	KvcL1Shard *shard = kvc_l1_shard_of(m, key);
 	kvc_mutex_lock(&shard->lock);
 	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
 	bool may_go =
@@ -583,7 +540,7 @@ remove_key(KvcL1Manager *m, KvcObjectKey *key, bool force, bool is_eviction)
 		return object ? KVC_L1_KEY_IS_LOCKED : KVC_L1_KEY_NOT_EXIST;
 	}
 	detach_locked(m, shard, object);
-	notify(m, on_deleted_by_manager, object);
+	kvc_l1_notify(m, on_deleted_by_manager, object);
 	kvc_mutex_unlock(&shard->lock);
 	if (is_eviction) {
 		kvc_stats_add(m->stats, l1_evicted_objects, 1);
@@ -605,12 +562,41 @@ kvc_l1_manager_evict(KvcL1Manager *m, KvcObjectKey *key)
 	return remove_key(m, key, false, true);
 }
 
+/* The keys of what is resident in SHARD (transfer full). */
+static GPtrArray *
+list_keys(KvcL1Shard *shard)
+{
+	GPtrArray *keys = g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+	GHashTableIter iter;
+	KvcObjectKey *key;
+	kvc_mutex_lock(&shard->lock);
+	g_hash_table_iter_init(&iter, shard->objects);
+	while (g_hash_table_iter_next(&iter, (void **)&key, NULL))
+		g_ptr_array_add(keys, kvc_object_key_ref(key));
+	kvc_mutex_unlock(&shard->lock);
+	return keys;
+}
+
+size_t
+kvc_l1_manager_clear(KvcL1Manager *m, bool force)
+{
+	kvc_listener_forbid(__func__);
+	size_t removed = 0;
+	for (size_t i = 0; i < KVC_L1_SHARDS; i++) {
+		g_autoptr(GPtrArray) keys = list_keys(&m->shards[i]);
+		for (guint j = 0; j < keys->len; j++)
+			removed +=
+				kvc_l1_manager_delete(m, keys->pdata[j], force) == KVC_L1_SUCCESS;
+	}
+	return removed;
+}
+
 /* ---- Renaming ------------------------------------------------------------------------------ */
 
 static KvcL1Object *
 move_locked(KvcL1Manager *m,
-	    Shard *from,
-	    Shard *to,
+	    KvcL1Shard *from,
+	    KvcL1Shard *to,
 	    KvcL1Object *old,
 	    KvcObjectKey *new_key,
 	    bool store)
@@ -624,21 +610,11 @@ move_locked(KvcL1Manager *m,
 
 /* A pin is of the object, so it goes along; what is replaced has lost its own. */
 static void
-move_pin_locked(Shard *from, Shard *to, KvcObjectKey *old_key, KvcObjectKey *new_key)
+move_pin_locked(KvcL1Shard *from, KvcL1Shard *to, KvcObjectKey *old_key, KvcObjectKey *new_key)
 {
 	bool is_pinned = is_key_pinned_locked(from, old_key);
 	note_pin_locked(from, old_key, false);
 	note_pin_locked(to, new_key, is_pinned);
-}
-
-static void
-notify_renamed(KvcL1Manager *m, KvcObjectKey *old_key, KvcObjectKey *new_key, KvcL1Object *object)
-{
-	for (size_t i = 0; i < m->n_listeners; i++) {
-		KvcL1ManagerListener *l = m->listeners[i];
-		if (l->on_renamed)
-			l->on_renamed(l, old_key, new_key, object);
-	}
 }
 
 int
@@ -648,10 +624,13 @@ kvc_l1_manager_rename(KvcL1Manager *m,
 		      int (*check)(void *user, bool is_resident),
 		      void *user)
 {
-	Shard *from = shard_of(m, old_key), *to = shard_of(m, new_key);
+	kvc_listener_forbid(__func__);
+	KvcL1Shard *from = kvc_l1_shard_of(m, old_key), *to = kvc_l1_shard_of(m, new_key);
 	kvc_mutex_lock_both(&from->lock, &to->lock);
 	KvcL1Object *old = g_hash_table_lookup(from->objects, old_key);
+	kvc_listener_enter();
 	int rc = check(user, old != NULL);
+	kvc_listener_leave();
 	if (rc < 0) {
 		kvc_mutex_unlock_both(&from->lock, &to->lock);
 		return rc;
@@ -663,7 +642,7 @@ kvc_l1_manager_rename(KvcL1Manager *m,
 	KvcL1Object *object = NULL;
 	if (old)
 		object = move_locked(m, from, to, old, new_key, rc == KVC_L1_RENAME_STORE);
-	notify_renamed(m, old_key, new_key, object);
+	kvc_l1_notify(m, on_renamed, old_key, new_key, object);
 	kvc_mutex_unlock_both(&from->lock, &to->lock);
 	if (old)
 		kvc_l1_object_unref(old);
@@ -675,7 +654,8 @@ kvc_l1_manager_rename(KvcL1Manager *m,
 KvcL1Object *
 kvc_l1_manager_make_dirty(KvcL1Manager *m, KvcObjectKey *key)
 {
-	Shard *shard = shard_of(m, key);
+	kvc_listener_forbid(__func__);
+	KvcL1Shard *shard = kvc_l1_shard_of(m, key);
 	kvc_mutex_lock(&shard->lock);
 	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
 	if (object) {
@@ -683,7 +663,7 @@ kvc_l1_manager_make_dirty(KvcL1Manager *m, KvcObjectKey *key)
 		if (!object->is_dirty) {
 			forget_dirty_locked(m, object);
 			set_dirty_locked(m, object);
-			recount_free_locked(m, object);
+			kvc_l1_recount_free_locked(m, object);
 		}
 	}
 	kvc_mutex_unlock(&shard->lock);
@@ -693,12 +673,13 @@ kvc_l1_manager_make_dirty(KvcL1Manager *m, KvcObjectKey *key)
 void
 kvc_l1_manager_touch_keys(KvcL1Manager *m, KvcObjectKey *const *keys, size_t n)
 {
+	kvc_listener_forbid(__func__);
 	for (size_t i = 0; i < n; i++) {
-		Shard *shard = shard_of(m, keys[i]);
+		KvcL1Shard *shard = kvc_l1_shard_of(m, keys[i]);
 		kvc_mutex_lock(&shard->lock);
 		KvcL1Object *object = g_hash_table_lookup(shard->objects, keys[i]);
 		if (object)
-			notify(m, on_accessed, object);
+			kvc_l1_notify(m, on_accessed, object);
 		kvc_mutex_unlock(&shard->lock);
 	}
 }
@@ -706,7 +687,8 @@ kvc_l1_manager_touch_keys(KvcL1Manager *m, KvcObjectKey *const *keys, size_t n)
 bool
 kvc_l1_manager_is_key_evictable(KvcL1Manager *m, const KvcObjectKey *key, bool with_unreplicated)
 {
-	Shard *shard = shard_of(m, key);
+	kvc_listener_forbid(__func__);
+	KvcL1Shard *shard = kvc_l1_shard_of(m, key);
 	/* Not kvc_mutex_lock(): called under a policy's lock, which ranks after the shards. */
 	if (pthread_mutex_trylock(&shard->lock.mutex) != 0)
 		return true;
@@ -720,7 +702,8 @@ kvc_l1_manager_is_key_evictable(KvcL1Manager *m, const KvcObjectKey *key, bool w
 bool
 kvc_l1_manager_is_key_unreplicated(KvcL1Manager *m, const KvcObjectKey *key)
 {
-	Shard *shard = shard_of(m, key);
+	kvc_listener_forbid(__func__);
+	KvcL1Shard *shard = kvc_l1_shard_of(m, key);
 	kvc_mutex_lock(&shard->lock);
 	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
 	bool unreplicated = object && object->is_unreplicated;
@@ -731,13 +714,14 @@ kvc_l1_manager_is_key_unreplicated(KvcL1Manager *m, const KvcObjectKey *key)
 void
 kvc_l1_manager_set_pinned(KvcL1Manager *m, KvcObjectKey *key, bool pinned)
 {
-	Shard *shard = shard_of(m, key);
+	kvc_listener_forbid(__func__);
+	KvcL1Shard *shard = kvc_l1_shard_of(m, key);
 	kvc_mutex_lock(&shard->lock);
 	note_pin_locked(shard, key, pinned);
 	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
 	if (object) {
 		set_pinned_locked(m, object, pinned);
-		recount_free_locked(m, object);
+		kvc_l1_recount_free_locked(m, object);
 	}
 	kvc_mutex_unlock(&shard->lock);
 }
@@ -745,7 +729,8 @@ kvc_l1_manager_set_pinned(KvcL1Manager *m, KvcObjectKey *key, bool pinned)
 void
 kvc_l1_manager_get_residency(KvcL1Manager *m, const KvcObjectKey *key, KvcResidency *residency)
 {
-	Shard *shard = shard_of(m, key);
+	kvc_listener_forbid(__func__);
+	KvcL1Shard *shard = kvc_l1_shard_of(m, key);
 	kvc_mutex_lock(&shard->lock);
 	const KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
 	*residency = (KvcResidency){.is_pinned = is_key_pinned_locked(shard, key)};
@@ -764,11 +749,14 @@ kvc_l1_manager_while_resident(KvcL1Manager *m,
 			      void (*func)(void *user),
 			      void *user)
 {
-	Shard *shard = shard_of(m, object->key);
+	kvc_listener_forbid(__func__);
+	KvcL1Shard *shard = kvc_l1_shard_of(m, object->key);
 	kvc_mutex_lock(&shard->lock);
 	bool is_resident = object->state == KVC_L1_RESIDENT;
+	kvc_listener_enter();
 	if (is_resident)
 		func(user);
+	kvc_listener_leave();
 	kvc_mutex_unlock(&shard->lock);
 	return is_resident;
 }
@@ -776,59 +764,16 @@ kvc_l1_manager_while_resident(KvcL1Manager *m,
 void
 kvc_l1_manager_set_clean(KvcL1Manager *m, KvcL1Object *object, bool replicated)
 {
-	Shard *shard = shard_of(m, object->key);
+	kvc_listener_forbid(__func__);
+	KvcL1Shard *shard = kvc_l1_shard_of(m, object->key);
 	kvc_mutex_lock(&shard->lock);
 	if (object->state == KVC_L1_RESIDENT) {
 		forget_dirty_locked(m, object);
 		object->is_unreplicated = !replicated;
 		if (!replicated)
-			count_add(m, unreplicated_objects, 1);
-		recount_free_locked(m, object);
-		notify(m, on_store_ended, object);
+			kvc_l1_count_add(m, unreplicated_objects, 1);
+		kvc_l1_recount_free_locked(m, object);
+		kvc_l1_notify(m, on_store_ended, object);
 	}
 	kvc_mutex_unlock(&shard->lock);
-}
-
-/* ---- Measuring ----------------------------------------------------------------------------- */
-
-void
-kvc_l1_manager_get_counts(KvcL1Manager *m, KvcL1Counts *counts)
-{
-	const uint64_t *from = (const uint64_t *)&m->counts;
-	uint64_t *to = (uint64_t *)counts;
-	for (size_t i = 0; i < sizeof(*counts) / sizeof(uint64_t); i++)
-		to[i] = __atomic_load_n(&from[i], __ATOMIC_RELAXED);
-}
-
-/* Some object of a table, referenced, or NULL. */
-static KvcL1Object *
-ref_any(Shard *shard)
-{
-	GHashTableIter iter;
-	KvcL1Object *object = NULL;
-	kvc_mutex_lock(&shard->lock);
-	g_hash_table_iter_init(&iter, shard->objects);
-	if (g_hash_table_iter_next(&iter, NULL, (void **)&object))
-		kvc_l1_object_ref(object);
-	kvc_mutex_unlock(&shard->lock);
-	return object;
-}
-
-double
-kvc_l1_manager_measure_huge_pages(KvcL1Manager *m)
-{
-	uint64_t total = 0, huge = 0;
-	for (size_t i = 0; i < KVC_L1_SHARDS; i++) {
-		/* One at a time: what is referenced cannot be evicted. */
-		KvcL1Object *object = ref_any(&m->shards[i]);
-		if (!object)
-			continue;
-		int64_t bytes = kvc_l1_object_measure_huge_bytes(object);
-		total += object->charged_bytes;
-		kvc_l1_object_unref(object);
-		if (bytes < 0)
-			return -1;
-		huge += (uint64_t)bytes;
-	}
-	return total == 0 ? -1 : (double)huge / (double)total;
 }

@@ -34,6 +34,8 @@ const char *kvc_l1_strerror(KvcL1Error error);
 
 typedef enum { KVC_L1_STAGING, KVC_L1_RESIDENT, KVC_L1_DETACHED } KvcL1State;
 
+typedef struct KvcL1Hold KvcL1Hold;
+
 struct KvcL1Object {
 	/* Immutable after reserve_write. */
 	struct KvcL1Manager *manager;
@@ -51,9 +53,10 @@ struct KvcL1Object {
 
 	uint64_t crc32c; /* Atomic: KVC_L1_CRC_KNOWN and the checksum, once computed */
 
-	/* Protected by the lock of the key's shard. */
+	/* Protected by the lock of the key's shard; while STAGING the writer's. */
 	KvcL1State state;
 	unsigned read_locks;
+	KvcL1Hold *holds;     /* who has them, in l1-lock.c */
 	bool is_pinned;	      /* its key is: not evictable */
 	bool is_dirty;	      /* not replicated yet: not evictable */
 	bool is_unreplicated; /* every target failed: evicted last */
@@ -64,8 +67,9 @@ struct KvcL1Object {
 #define KVC_L1_CRC_KNOWN (UINT64_C(1) << 32)
 
 /*
- * Called inside a shard's lock: never blocks, never calls the L1Manager (invariant 6). Slots may be
- * NULL. Objects are valid during the call; take references to keep them.
+ * Called inside a shard's lock: never blocks, never calls the L1Manager (invariant 6; debug builds
+ * abort on both). Slots may be NULL. Objects are valid during the call; take references to keep
+ * them.
  */
 typedef struct KvcL1ManagerListener {
 	void (*on_reserved_read)(struct KvcL1ManagerListener *l, KvcL1Object *object);
@@ -92,7 +96,11 @@ typedef struct KvcL1Manager KvcL1Manager;
 
 /* MEMORY and STATS stay the caller's and outlive the manager. */
 KvcL1Manager *kvc_l1_manager_new(KvcL1Memory *memory, KvcStats *stats);
-/* All objects must have been given back; drops what is resident. */
+/*
+ * Drops what is resident. All objects must have been given back: a lock or reservation that is left
+ * is logged with its key, owner and age, counted in l1_leaked_locks, and dropped. No listener is
+ * called.
+ */
 void kvc_l1_manager_free(KvcL1Manager *m);
 /* Before any other thread uses the manager. LISTENER outlives it. At most 4. */
 void kvc_l1_manager_register_listener(KvcL1Manager *m, KvcL1ManagerListener *listener);
@@ -115,10 +123,30 @@ void kvc_l1_manager_set_may_admit(KvcL1Manager *m,
 void kvc_l1_manager_set_tracks_dirty(KvcL1Manager *m, bool tracks_dirty);
 
 /*
- * Takes READ_LOCKS locks on each resident key. objects[i] (one reference per lock, all given back
- * by finish_read) or NULL; errors[i] SUCCESS or KEY_NOT_EXIST; ERRORS may be NULL. Returns how
- * many.
+ * How long a lock may be held before kvc_l1_manager_report_expired() speaks of it: after its owner
+ * took its last one on the object. Nothing else comes of it (difference 3). 0: the default. Set
+ * before use.
  */
+#define KVC_L1_READ_TTL_NS (300 * KVC_SEC_NS)
+#define KVC_L1_WRITE_TTL_NS (600 * KVC_SEC_NS)
+void kvc_l1_manager_set_lock_ttl(KvcL1Manager *m, int64_t read_ns, int64_t write_ns);
+
+/*
+ * Every lock has an owner, who alone can give it back. The functions without one are those of
+ * KVC_OWNER_USER.
+ *
+ * Takes READ_LOCKS locks, one for each consumer, on each resident key; a key named twice is locked
+ * twice. objects[i] (one reference per lock, all given back by finish_read) or NULL; errors[i]
+ * SUCCESS or KEY_NOT_EXIST; ERRORS may be NULL. Returns how many keys are resident. READ_LOCKS 0
+ * only looks: no object, no lock, no listener.
+ */
+size_t kvc_l1_manager_reserve_read_for(KvcL1Manager *m,
+				       KvcObjectKey *const *keys,
+				       size_t n,
+				       unsigned read_locks,
+				       KvcLockOwner owner,
+				       KvcL1Object **objects,
+				       KvcL1Error *errors);
 size_t kvc_l1_manager_reserve_read(KvcL1Manager *m,
 				   KvcObjectKey *const *keys,
 				   size_t n,
@@ -127,14 +155,47 @@ size_t kvc_l1_manager_reserve_read(KvcL1Manager *m,
 				   KvcL1Error *errors);
 /* One lock more on an object that is read-locked, also a detached one. */
 void kvc_l1_manager_reserve_read_again(KvcL1Manager *m, KvcL1Object *object);
-/* Releases READ_LOCKS locks and references of each object. KEY_IN_WRONG_STATE: was not locked so
- * often. */
-KvcL1Error kvc_l1_manager_finish_read(KvcL1Manager *m, KvcL1Object *object, unsigned read_locks);
-
+void
+kvc_l1_manager_reserve_read_again_for(KvcL1Manager *m, KvcL1Object *object, KvcLockOwner owner);
 /*
- * A fresh staging object with BYTES reserved and allocated (rounded up to pages; 0 allowed). KEY
- * may be NULL. SUCCESS and *OBJECT (transfer full), or OUT_OF_MEMORY with *ERRNUM set to a positive
- * errno (ENOSPC: the budget is full). The file is empty (size 0).
+ * Releases READ_LOCKS locks and references of OBJECT, also of a detached one. KEY_IN_WRONG_STATE:
+ * the owner has not so many, nothing is released.
+ */
+KvcL1Error kvc_l1_manager_finish_read_for(KvcL1Manager *m,
+					  KvcL1Object *object,
+					  unsigned read_locks,
+					  KvcLockOwner owner);
+KvcL1Error kvc_l1_manager_finish_read(KvcL1Manager *m, KvcL1Object *object, unsigned read_locks);
+/* READ_LOCKS locks of FROM are TO's from now on. KEY_IN_WRONG_STATE: FROM has not so many. */
+KvcL1Error kvc_l1_manager_move_read_locks(KvcL1Manager *m,
+					  KvcL1Object *object,
+					  unsigned read_locks,
+					  KvcLockOwner from,
+					  KvcLockOwner to);
+
+/* One reservation of several, and its result. */
+typedef struct KvcL1Write {
+	KvcObjectKey *key;   /* NULL (only with KVC_RESERVE_ALL): given to finish_write */
+	uint64_t bytes;	     /* rounded up to pages; 0 allowed */
+	bool is_temporary;   /* first to be evicted; survives its last reader (difference 11) */
+	KvcL1Object *object; /* result, transfer full; NULL: ERROR says why */
+	KvcL1Error error;    /* result */
+	int errnum;	     /* result of OUT_OF_MEMORY: a positive errno, ENOSPC: no room */
+} KvcL1Write;
+/*
+ * Reserves for each of N keys a fresh staging object of OWNER, whatever is resident: a resident one
+ * stays as it is for its readers until this one is finished. NEW: a key that is resident is
+ * KEY_NOT_WRITABLE. UPDATE: one that is not is KEY_NOT_EXIST. ALL takes either. That is as things
+ * are now; who is first in the end is finish_write's. Each key is for itself, in order: one without
+ * room is OUT_OF_MEMORY, the others stay reserved. A key named twice gets two objects. Returns how
+ * many were reserved.
+ */
+size_t kvc_l1_manager_reserve_writes(
+	KvcL1Manager *m, KvcL1Write *writes, size_t n, KvcReserveMode mode, KvcLockOwner owner);
+/*
+ * One with KVC_RESERVE_ALL: a fresh staging object with BYTES reserved and allocated (rounded up to
+ * pages; 0 allowed). KEY may be NULL. SUCCESS and *OBJECT (transfer full), or OUT_OF_MEMORY with
+ * *ERRNUM set to a positive errno (ENOSPC: the budget is full). The file is empty (size 0).
  */
 KvcL1Error kvc_l1_manager_reserve_write(KvcL1Manager *m,
 					KvcObjectKey *key,
@@ -162,8 +223,9 @@ KvcL1Error kvc_l1_manager_finish_write(KvcL1Manager *m,
 /*
  * The end of a load: admits OBJECT (takes the reference) and takes READ_LOCKS locks in the same
  * step (0: warm). When the key is resident already, ours is dropped and the resident one locked.
- * *LOCKED is the object that carries the locks (READ_LOCKS references), NULL for 0. Fires
- * on_prefetch_finished. KEY_NOT_WRITABLE: may_admit refused, ours was dropped.
+ * *LOCKED is the object that carries the locks (READ_LOCKS references), NULL for 0. They are of the
+ * owner who reserved OBJECT. Fires on_prefetch_finished. KEY_NOT_WRITABLE: may_admit refused, ours
+ * was dropped.
  */
 KvcL1Error kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 							KvcL1Object *object,
@@ -179,6 +241,12 @@ KvcL1Error kvc_l1_manager_abort_write(KvcL1Manager *m, KvcL1Object *object);
 KvcL1Error kvc_l1_manager_delete(KvcL1Manager *m, KvcObjectKey *key, bool force);
 /* As delete without force, but only if the resident object is evictable; counts an eviction. */
 KvcL1Error kvc_l1_manager_evict(KvcL1Manager *m, KvcObjectKey *key);
+/*
+ * Deletes each resident key, as kvc_l1_manager_delete does: without FORCE what is read-locked,
+ * dirty or pinned stays, with it everything goes (readers keep the detached objects). Staging
+ * objects are their owners' and go on. Returns how many went.
+ */
+size_t kvc_l1_manager_clear(KvcL1Manager *m, bool force);
 /*
  * Renames OLD_KEY, resident or not, to NEW_KEY (another key), whose resident object is replaced:
  * one step for whoever looks, with the listeners' on_renamed inside it. CHECK is called under both
@@ -237,6 +305,17 @@ typedef struct KvcL1Counts {
 	uint64_t pinned_objects, pinned_bytes; /* of resident objects */
 } KvcL1Counts;
 void kvc_l1_manager_get_counts(KvcL1Manager *m, KvcL1Counts *counts);
+/*
+ * One line for each object, also detached and staging ones: the key (staging: perhaps not known
+ * yet), and its state, bytes, locks and their owners with count and age. HELD_ONLY: of those that
+ * somebody holds. Takes one table at a time and calls FUNC without locks.
+ */
+void kvc_l1_manager_dump(KvcL1Manager *m, bool held_only, KvcDescribeFunc func, void *user);
+/*
+ * How many locks and reservations are held for longer than their time to live as of NOW_NS. Those
+ * that this is the first call to see are logged (one line) and counted in l1_expired_locks.
+ */
+uint64_t kvc_l1_manager_report_expired(KvcL1Manager *m, int64_t now_ns);
 /* Share (0..1) of the resident bytes that lie on huge pages, measured on a sample; -1: nothing
  * resident. */
 double kvc_l1_manager_measure_huge_pages(KvcL1Manager *m);

@@ -3,6 +3,7 @@
 #include "engine/lock.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -95,6 +96,29 @@ note_wait(KvcLockRank rank)
 			fail("waiting with", rank, held[i]);
 	if (n_held == 0)
 		fail("not held: waiting with", rank, highest_held());
+}
+
+static _Thread_local bool is_in_listener;
+
+void
+kvc_listener_enter(void)
+{
+	is_in_listener = true;
+}
+
+void
+kvc_listener_leave(void)
+{
+	is_in_listener = false;
+}
+
+void
+kvc_listener_forbid(const char *function)
+{
+	if (!is_in_listener)
+		return;
+	fprintf(stderr, "kvcache: %s() called by a listener of the L1Manager\n", function);
+	abort();
 }
 
 #else

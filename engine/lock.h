@@ -46,6 +46,32 @@ void kvc_mutex_unlock_both(KvcMutex *a, KvcMutex *b);
 void kvc_cond_init(pthread_cond_t *cond);
 int kvc_cond_wait_until(pthread_cond_t *cond, KvcMutex *mutex, int64_t deadline_ns);
 
+/*
+ * Around a listener of the L1Manager, which must not call the L1Manager: debug builds abort in
+ * kvc_listener_forbid(FUNCTION) when the thread is between the two others.
+ */
+#ifdef KVC_DEBUG_LOCKS
+void kvc_listener_enter(void);
+void kvc_listener_leave(void);
+void kvc_listener_forbid(const char *function);
+#else
+static inline void
+kvc_listener_enter(void)
+{
+}
+
+static inline void
+kvc_listener_leave(void)
+{
+}
+
+static inline void
+kvc_listener_forbid(const char *function)
+{
+	(void)function;
+}
+#endif
+
 /* CLOCK_MONOTONIC and CLOCK_REALTIME in nanoseconds. */
 int64_t kvc_now_ns(void);
 int64_t kvc_wall_ns(void);

@@ -111,7 +111,8 @@ probe_all(KvcPrefetchController *c, KvcPrefetchRequest *r)
 			kvc_prefetch_request_probe(r, i);
 		return;
 	}
-	kvc_l1_manager_reserve_read(c->context->l1, r->keys, r->n, r->read_locks, r->objects, NULL);
+	kvc_l1_manager_reserve_read_for(c->context->l1, r->keys, r->n, r->read_locks, r->owner,
+					r->objects, NULL);
 	for (size_t i = 0; i < r->n; i++)
 		r->cells[i].is_held = r->objects[i] != NULL;
 }
@@ -169,7 +170,6 @@ kvc_prefetch_controller_submit(KvcPrefetchController *c, const KvcPrefetchParams
 	kvc_stats_add(c->context->stats, prefetches, 1);
 	probe_all(c, r);
 	r->handle.l1_prefix_hit_count = leading_held(r);
-	r->handle.request_id = __atomic_fetch_add(&c->last_request_id, 1, __ATOMIC_RELAXED);
 	if (is_settled(c, r)) {
 		answer_at_once(c, r);
 		kvc_prefetch_dump_register(c, r);

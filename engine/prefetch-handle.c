@@ -29,6 +29,8 @@ kvc_prefetch_request_new(KvcPrefetchController *c, const KvcPrefetchParams *para
 	r->handle.submit_time_ns = kvc_now_ns();
 	r->refs = 1;
 	r->controller = c;
+	r->handle.request_id = __atomic_fetch_add(&c->last_request_id, 1, __ATOMIC_RELAXED);
+	r->owner = kvc_lock_owner("prefetch", (uint64_t)r->handle.request_id);
 	r->n = r->end = n;
 	r->keys = g_new(KvcObjectKey *, n);
 	r->objects = g_new0(KvcL1Object *, n);
@@ -120,7 +122,8 @@ kvc_prefetch_request_release_objects(KvcPrefetchRequest *r, size_t begin, size_t
 		kvc_mutex_unlock(&r->lock);
 		/* Not under the lock: the last reference of a detached object frees its memory. */
 		for (size_t j = 0; j < n; j++)
-			kvc_l1_manager_finish_read(r->controller->context->l1, batch[j], locks[j]);
+			kvc_l1_manager_finish_read_for(r->controller->context->l1, batch[j],
+						       locks[j], r->owner);
 	}
 }
 
@@ -208,6 +211,9 @@ kvc_prefetch_handle_take_object(KvcPrefetchHandle *handle, size_t i)
 	else if (object)
 		r->taken[i]++;
 	kvc_mutex_unlock(&r->lock);
+	if (object)
+		kvc_l1_manager_move_read_locks(r->controller->context->l1, object, 1, r->owner,
+					       KVC_OWNER_USER);
 	return object;
 }
 

@@ -17,6 +17,9 @@
 #include <errno.h>
 #include <inttypes.h>
 
+/* Of the reservation, and of the read locks until each waiter has its own. */
+#define LOAD_OWNER kvc_lock_owner("load", 0)
+
 static void
 return_locks(KvcPrefetchController *c, KvcPrefetchLoad *load, size_t adapter)
 {
@@ -72,6 +75,8 @@ arrive(KvcPrefetchRequest *r, size_t i, KvcL1Object *locked)
 	r->cells[i].is_held = true;
 	if (r->flags & KVC_PREFETCH_NO_LOCK)
 		return;
+	kvc_l1_manager_move_read_locks(r->controller->context->l1, locked, r->read_locks,
+				       LOAD_OWNER, r->owner);
 	kvc_mutex_lock(&r->lock);
 	r->objects[i] = locked;
 	kvc_mutex_unlock(&r->lock);
@@ -218,11 +223,10 @@ static int
 prepare_object(KvcPrefetchController *c, KvcPrefetchLoad *load, uint64_t bytes)
 {
 	KvcL1Manager *l1 = c->context->l1;
-	KvcL1Object *object;
-	int errnum = ENOMEM;
-	if (kvc_l1_manager_reserve_write(l1, load->key, bytes, !c->policy->retain, &object,
-					 &errnum) != KVC_L1_SUCCESS)
-		return -errnum;
+	KvcL1Write write = {.key = load->key, .bytes = bytes, .is_temporary = !c->policy->retain};
+	if (kvc_l1_manager_reserve_writes(l1, &write, 1, KVC_RESERVE_ALL, LOAD_OWNER) == 0)
+		return -write.errnum;
+	KvcL1Object *object = write.object;
 	int rc = kvc_l1_object_set_size(object, bytes);
 	if (rc == 0)
 		rc = kvc_l1_object_map(object, true, &load->memory);

@@ -121,8 +121,8 @@ kvc_prefetch_request_probe(KvcPrefetchRequest *r, size_t i)
 		return r->cells[i].is_held;
 	}
 	KvcL1Object *object;
-	if (kvc_l1_manager_reserve_read(context->l1, &r->keys[i], 1, r->read_locks, &object,
-					NULL) == 0)
+	if (kvc_l1_manager_reserve_read_for(context->l1, &r->keys[i], 1, r->read_locks, r->owner,
+					    &object, NULL) == 0)
 		return false;
 	kvc_mutex_lock(&r->lock);
 	r->objects[i] = object;

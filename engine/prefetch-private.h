@@ -92,6 +92,7 @@ struct KvcPrefetchRequest {
 
 	/* Immutable after submit. */
 	KvcPrefetchController *controller;
+	KvcLockOwner owner; /* of its read locks, until they are taken out */
 	KvcObjectKey **keys;
 	size_t n;
 	unsigned flags;

@@ -20,6 +20,8 @@
 	X(l1_reserve_failed_error, "Reservations refused by an error of the L1 file system")       \
 	X(l1_evicted_objects, "Objects evicted from L1")                                           \
 	X(l1_evicted_bytes, "Bytes evicted from L1")                                               \
+	X(l1_expired_locks, "Locks held for longer than a lock should be; they stay")              \
+	X(l1_leaked_locks, "Locks that nobody had given back at the end of the engine")            \
 	X(hits_l1, "Keys found in L1 when asked for")                                              \
 	X(hits_l2, "Keys found in L2 when asked for")                                              \
 	X(misses, "Keys found nowhere when asked for")                                             \

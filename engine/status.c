@@ -180,9 +180,16 @@ void
 kvc_storage_manager_report_stats(KvcStorageManager *sm, KvcDescribeFunc func, void *user)
 {
 	Report r = {.func = func, .user = user};
+	kvc_l1_manager_report_expired(sm->context.l1, kvc_now_ns());
 	for (size_t i = 0; i < KVC_N_STATS; i++)
 		line(&r, kvc_stat_names[i], "%" PRIu64,
 		     __atomic_load_n(&sm->stats.values[i], __ATOMIC_RELAXED));
+}
+
+void
+kvc_storage_manager_dump_l1(KvcStorageManager *sm, bool held_only, KvcDescribeFunc func, void *user)
+{
+	kvc_l1_manager_dump(sm->context.l1, held_only, func, user);
 }
 
 void

@@ -140,6 +140,8 @@ build_l1(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **
 	sm->context.l1_capacity_bytes = config->l1_size_bytes;
 	sm->context.l1 = kvc_l1_manager_new(sm->memory, &sm->stats);
 	kvc_l1_manager_set_tracks_dirty(sm->context.l1, sm->context.n_adapters > 0);
+	kvc_l1_manager_set_lock_ttl(sm->context.l1, config->l1_read_ttl_seconds * KVC_SEC_NS,
+				    config->l1_write_ttl_seconds * KVC_SEC_NS);
 	sm->index_listener = (KvcL1ManagerListener){
 		.on_write_finished = on_admitted,
 		.on_prefetch_finished = on_loaded,
@@ -256,6 +258,8 @@ to_errno(KvcL1Error error, int errnum)
 		return 0;
 	case KVC_L1_KEY_NOT_EXIST:
 		return -ENOENT;
+	case KVC_L1_KEY_NOT_WRITABLE:
+		return -EEXIST;
 	case KVC_L1_OUT_OF_MEMORY:
 		return errnum ? -errnum : -ENOSPC;
 	case KVC_L1_KEY_IS_LOCKED:
@@ -276,6 +280,23 @@ kvc_storage_manager_reserve_write(KvcStorageManager *sm,
 	KvcL1Error error =
 		kvc_l1_manager_reserve_write(sm->context.l1, key, bytes, false, object, &errnum);
 	return to_errno(error, errnum);
+}
+
+size_t
+kvc_storage_manager_reserve_writes(KvcStorageManager *sm,
+				   KvcWrite *writes,
+				   size_t n,
+				   KvcReserveMode mode)
+{
+	size_t reserved = 0;
+	for (size_t i = 0; i < n; i++) {
+		KvcL1Write write = {.key = writes[i].key, .bytes = writes[i].bytes};
+		reserved += kvc_l1_manager_reserve_writes(sm->context.l1, &write, 1, mode,
+							  KVC_OWNER_USER);
+		writes[i].object = write.object;
+		writes[i].error = to_errno(write.error, write.errnum);
+	}
+	return reserved;
 }
 
 int
@@ -347,6 +368,21 @@ void
 kvc_storage_manager_finish_read(KvcStorageManager *sm, KvcL1Object *object)
 {
 	kvc_l1_manager_finish_read(sm->context.l1, object, 1);
+}
+
+void
+kvc_storage_manager_move_read_lock(KvcStorageManager *sm,
+				   KvcL1Object *object,
+				   KvcLockOwner from,
+				   KvcLockOwner to)
+{
+	kvc_l1_manager_move_read_locks(sm->context.l1, object, 1, from, to);
+}
+
+void
+kvc_storage_manager_finish_read_for(KvcStorageManager *sm, KvcL1Object *object, KvcLockOwner owner)
+{
+	kvc_l1_manager_finish_read_for(sm->context.l1, object, 1, owner);
 }
 
 KvcPrefetchHandle *
@@ -483,6 +519,12 @@ kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key)
 	if (!(info.tiers & ~KVC_TIER_L1))
 		return -EBUSY;
 	return to_errno(kvc_l1_manager_evict(sm->context.l1, key), 0);
+}
+
+size_t
+kvc_storage_manager_clear_l1(KvcStorageManager *sm, bool force)
+{
+	return kvc_l1_manager_clear(sm->context.l1, force);
 }
 
 typedef struct Flush {

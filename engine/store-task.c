@@ -14,6 +14,9 @@
 /* Batches being put together at a time; one more submits the oldest. */
 #define MAX_OPEN 64
 
+/* Of the read lock of a store to ADAPTER. */
+#define STORE_OWNER(adapter) kvc_lock_owner("store to adapter", (adapter))
+
 static const KvcL2AdapterOps *
 ops_of(const KvcStoreController *c, size_t adapter)
 {
@@ -95,14 +98,15 @@ add_to_batch(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 
 /* Read-locks R's object; false: another one or none is resident by now. */
 static bool
-lock_object(KvcStoreController *c, KvcStoreRecord *r)
+lock_object(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 {
 	KvcL1Object *locked;
-	if (kvc_l1_manager_reserve_read(c->context->l1, &r->key, 1, 1, &locked, NULL) == 0)
+	if (kvc_l1_manager_reserve_read_for(c->context->l1, &r->key, 1, 1, STORE_OWNER(adapter),
+					    &locked, NULL) == 0)
 		return false;
 	if (locked == r->object)
 		return true;
-	kvc_l1_manager_finish_read(c->context->l1, locked, 1);
+	kvc_l1_manager_finish_read_for(c->context->l1, locked, 1, STORE_OWNER(adapter));
 	return false;
 }
 
@@ -119,7 +123,7 @@ drop_store(KvcStoreController *c, KvcStoreRecord *r)
 static void
 submit_target(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 {
-	if (!lock_object(c, r)) {
+	if (!lock_object(c, r, adapter)) {
 		drop_store(c, r);
 		return;
 	}
@@ -129,7 +133,7 @@ submit_target(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 		add_to_batch(c, r, adapter);
 		return;
 	}
-	kvc_l1_manager_finish_read(c->context->l1, r->object, 1);
+	kvc_l1_manager_finish_read_for(c->context->l1, r->object, 1, STORE_OWNER(adapter));
 	kvc_store_record_fail(c, r, adapter, rc);
 	kvc_store_record_advance(c, r);
 }
@@ -184,7 +188,7 @@ finish_target(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int64_t 
 	} else {
 		kvc_store_record_fail(c, r, adapter, (int)result);
 	}
-	kvc_l1_manager_finish_read(context->l1, object, 1);
+	kvc_l1_manager_finish_read_for(context->l1, object, 1, STORE_OWNER(adapter));
 }
 
 static void

@@ -195,10 +195,8 @@ open_replaced(fuse_req_t req, KvcfsHandle *handle, bool has_retried, struct fuse
 			 kvcfs_redirect_retry_once(fs, fuse_req_ctx(req)->pid, handle->inode->key);
 	for (int i = 0; !may_retry && i < OPEN_TRIES; i++) {
 		KvcL1Object *old = kvcfs_io_lock_again(handle->inode);
-		if (old) {
-			kvc_storage_manager_finish_read(fs->sm, handle->object);
-			handle->object = old;
-		}
+		if (old)
+			kvcfs_handle_take_object(handle, old);
 		/* Without: the last one has just closed it, and any version may be opened. */
 		if (reply_open(req, handle, kvc_l1_object_get_fd(handle->object), false, fi))
 			return;
@@ -240,9 +238,10 @@ open_locked_object(fuse_req_t req,
 		return;
 	}
 	KvcfsHandle *handle = kvcfs_handle_new(KVCFS_HANDLE_READ, inode);
-	handle->object = object;
+	handle->opener = kvc_lock_owner("open by thread", (uint64_t)tid);
 	fi->noflush = 1;
 	kvc_storage_manager_reserve_read_again(fs->sm, object);
+	kvcfs_handle_take_object(handle, object);
 	if (!reply_open(req, handle, kvc_l1_object_get_fd(object), false, fi))
 		open_replaced(req, handle, is_later, fi);
 	kvc_storage_manager_finish_read(fs->sm, object);

@@ -30,6 +30,23 @@ unref_inodes(GPtrArray *inodes)
 	g_ptr_array_unref(inodes);
 }
 
+static void
+release_object(KvcfsHandle *handle)
+{
+	if (handle->object)
+		kvc_storage_manager_finish_read_for(handle->inode->fs->sm, handle->object,
+						    handle->opener);
+}
+
+void
+kvcfs_handle_take_object(KvcfsHandle *handle, KvcL1Object *object)
+{
+	release_object(handle);
+	handle->object = object;
+	kvc_storage_manager_move_read_lock(handle->inode->fs->sm, object, KVC_OWNER_USER,
+					   handle->opener);
+}
+
 void
 kvcfs_handle_free(KvcfsHandle *handle)
 {
@@ -39,8 +56,7 @@ kvcfs_handle_free(KvcfsHandle *handle)
 	pthread_mutex_unlock(&fs->names);
 	if (handle->is_counted)
 		kvcfs_io_close(handle->inode);
-	if (handle->object)
-		kvc_storage_manager_finish_read(fs->sm, handle->object);
+	release_object(handle);
 	if (handle->fd >= 0)
 		close(handle->fd);
 	if (handle->fetch)

@@ -556,6 +556,7 @@ typedef struct KvcfsHandle {
 	KvcfsHandleKind kind;
 	KvcfsInode *inode;   /* owned reference */
 	KvcL1Object *object; /* READ: read-locked; NULL for a staging inode */
+	KvcLockOwner opener; /* owns that lock */
 	int fd;		     /* READ and WRITE of a staging inode: its file (owned); else -1 */
 	bool is_counted;     /* in the inode's n_opens */
 	GString *text;	     /* TEXT: what is read; KEYS_WRITE: the line that is not complete yet */
@@ -573,6 +574,8 @@ typedef struct KvcfsHandle {
 
 KvcfsHandle *kvcfs_handle_new(KvcfsHandleKind kind, KvcfsInode *inode);
 void kvcfs_handle_free(KvcfsHandle *handle);
+/* OBJECT, and the caller's read lock on it, is HANDLE's instead of what it has. */
+void kvcfs_handle_take_object(KvcfsHandle *handle, KvcL1Object *object);
 /* What RELEASE and RELEASEDIR do: frees the handle and ends its writer or its prefetch. */
 void kvcfs_handle_release(KvcfsHandle *handle);
 /* At the end of the session: releases every handle whose RELEASE did not come. */

@@ -19,6 +19,23 @@ typedef struct KvcStorageManager KvcStorageManager;
 typedef struct KvcL1Object KvcL1Object;
 typedef struct KvcPrefetchHandle KvcPrefetchHandle;
 
+/*
+ * Who holds locks, as leak reports and dumps name him. NAME is static; ID tells owners of one name
+ * apart. A lock is given back by its owner only.
+ */
+typedef struct KvcLockOwner {
+	const char *name;
+	uint64_t id;
+} KvcLockOwner;
+static inline KvcLockOwner
+kvc_lock_owner(const char *name, uint64_t id)
+{
+	KvcLockOwner owner = {name, id};
+	return owner;
+}
+/* Of the functions that name none. */
+#define KVC_OWNER_USER kvc_lock_owner("user", 0)
+
 typedef struct KvcStorageManagerConfig {
 	uint64_t l1_size_bytes;
 	uint64_t l1_overrun_bytes; /* beyond that, for files that outgrow what was reserved for
@@ -31,6 +48,9 @@ typedef struct KvcStorageManagerConfig {
 	double eviction_trigger_watermark; /* 0: 0.8 */
 	double eviction_ratio;		   /* 0: 0.2 */
 	unsigned prefetch_max_in_flight;   /* requests; 0: 8 */
+	/* Locks and reservations held longer are reported, nothing else comes of it. */
+	unsigned l1_read_ttl_seconds;  /* 0: 300 */
+	unsigned l1_write_ttl_seconds; /* 0: 600 */
 	/*
 	 * The file in which deletions that an adapter has not confirmed outlive the engine, made if
 	 * absent; two engines must not use it at a time. NULL: they are forgotten with the engine.
@@ -55,7 +75,8 @@ KvcStorageManager *kvc_storage_manager_new(const KvcStorageManagerConfig *config
 /*
  * Quiescence (design.md 5, difference 6): answers every request, stores nothing more, releases
  * every lock, closes the adapters, frees everything. All handles and objects must have been given
- * back. Call kvc_storage_manager_drain() first to keep what is dirty. Blocks. One thread.
+ * back: what was not is logged with its key, owner and age, and gone. Call
+ * kvc_storage_manager_drain() first to keep what is dirty. Blocks. One thread.
  */
 void kvc_storage_manager_free(KvcStorageManager *sm);
 
@@ -71,6 +92,28 @@ int kvc_storage_manager_reserve_write(KvcStorageManager *sm,
 				      KvcObjectKey *key,
 				      uint64_t bytes,
 				      KvcL1Object **object);
+typedef enum {
+	KVC_RESERVE_NEW,    /* keys that are not in L1; -EEXIST */
+	KVC_RESERVE_UPDATE, /* keys that are in L1; -ENOENT */
+	KVC_RESERVE_ALL,    /* any */
+} KvcReserveMode;
+
+/* One reservation of several, and its result. */
+typedef struct KvcWrite {
+	KvcObjectKey *key; /* NULL only with KVC_RESERVE_ALL, as above */
+	uint64_t bytes;
+	KvcL1Object *object; /* result, as above; NULL: ERROR says why */
+	int error;	     /* result: 0, -EEXIST, -ENOENT (see MODE), -ENOSPC, -errno */
+} KvcWrite;
+/*
+ * The same for N keys, each for itself: what lacks room leaves the others reserved. MODE looks at
+ * L1 as it is now. Two reservations of one key, in one call or not, never share an object. Returns
+ * how many were reserved.
+ */
+size_t kvc_storage_manager_reserve_writes(KvcStorageManager *sm,
+					  KvcWrite *writes,
+					  size_t n,
+					  KvcReserveMode mode);
 /* Raises the reservation of an unfinished object to BYTES. 0, -ENOSPC, -errno. */
 int kvc_storage_manager_extend_write(KvcStorageManager *sm, KvcL1Object *object, uint64_t bytes);
 /*
@@ -107,6 +150,17 @@ kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1
 /* One lock more on an object that the caller knows to be read-locked. */
 void kvc_storage_manager_reserve_read_again(KvcStorageManager *sm, KvcL1Object *object);
 void kvc_storage_manager_finish_read(KvcStorageManager *sm, KvcL1Object *object);
+/*
+ * The lock of FROM on OBJECT is TO's from now on, for the reports of locks that are left; TO alone
+ * can give it back, with finish_read_for. From the functions that name no owner (also from a
+ * prefetch handle) a lock comes as KVC_OWNER_USER's.
+ */
+void kvc_storage_manager_move_read_lock(KvcStorageManager *sm,
+					KvcL1Object *object,
+					KvcLockOwner from,
+					KvcLockOwner to);
+void
+kvc_storage_manager_finish_read_for(KvcStorageManager *sm, KvcL1Object *object, KvcLockOwner owner);
 
 /*
  * The file of an object; owned by the object, and of a finished one good for reading only. Any
@@ -380,6 +434,12 @@ void kvc_storage_manager_await_rename(KvcStorageManager *sm,
  * at most 20 ms, and not at all while the deletion log cannot be written. Hold no lock.
  */
 void kvc_storage_manager_settle_deletions(KvcStorageManager *sm);
+/*
+ * Drops from L1 what is neither locked, dirty nor pinned, whether it is in L2 or not. FORCE: all
+ * that is resident; readers keep what they hold, and what was to be stored is stored if that has
+ * begun. Returns how many objects went.
+ */
+size_t kvc_storage_manager_clear_l1(KvcStorageManager *sm, bool force);
 /* Drops KEY from L1 if a copy is in L2: 0; -EBUSY (locked, dirty or filling), -ENOENT (not in L1).
  */
 int kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key);
@@ -418,6 +478,14 @@ bool kvc_storage_manager_has_shared_l2(KvcStorageManager *sm);
 /* Lines of status ("l1_used_bytes", "123") and of stats. FUNC is called once per line, in order. */
 void kvc_storage_manager_report_status(KvcStorageManager *sm, KvcDescribeFunc func, void *user);
 void kvc_storage_manager_report_stats(KvcStorageManager *sm, KvcDescribeFunc func, void *user);
+/*
+ * A line for each object in L1 (HELD_ONLY: of those that somebody holds or fills): its key, and
+ * state, bytes, locks with their owners and ages. For people: the text may change.
+ */
+void kvc_storage_manager_dump_l1(KvcStorageManager *sm,
+				 bool held_only,
+				 KvcDescribeFunc func,
+				 void *user);
 
 typedef struct KvcCapacity {
 	uint64_t l1_capacity_bytes;

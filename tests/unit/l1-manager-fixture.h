@@ -22,12 +22,21 @@
 #define PAGE UINT64_C(4096)
 
 static int n_criticals; /* Atomic */
+static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
+static char log_text[4096]; /* Protected by log_lock: what was logged in this test, one a line */
 
 static inline GLogWriterOutput
 on_log(GLogLevelFlags level, const GLogField *fields, gsize n, gpointer user)
 {
 	if (level & G_LOG_LEVEL_CRITICAL)
 		__atomic_fetch_add(&n_criticals, 1, __ATOMIC_RELAXED);
+	pthread_mutex_lock(&log_lock);
+	for (gsize i = 0; i < n; i++)
+		if (strcmp(fields[i].key, "MESSAGE") == 0) {
+			g_strlcat(log_text, fields[i].value, sizeof(log_text));
+			g_strlcat(log_text, "\n", sizeof(log_text));
+		}
+	pthread_mutex_unlock(&log_lock);
 	return G_LOG_WRITER_HANDLED;
 }
 
@@ -122,6 +131,7 @@ set_up(void **state)
 		kvc_l1_manager_register_listener(f->m, &f->ears[i].listener);
 	}
 	n_criticals = 0;
+	log_text[0] = '\0';
 	*state = f;
 	return 0;
 }

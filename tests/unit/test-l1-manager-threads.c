@@ -99,7 +99,7 @@ write_again_and_again(void *user)
 }
 
 static void
-test_threads_evict_against_reserve_read(void **state)
+test_concurrent_evict_vs_reserve_read(void **state)
 {
 	static void *(*const works[])(void *) = {read_again_and_again, read_again_and_again,
 						 write_again_and_again, write_again_and_again,
@@ -167,7 +167,7 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(test_threads_evict_against_reserve_read),
+		TEST(test_concurrent_evict_vs_reserve_read),
 		TEST(test_threads_first_wins_once),
 	};
 	g_log_set_writer_func(on_log, NULL, NULL);

@@ -337,7 +337,7 @@ test_commit_that_cannot_be_sealed(void **state)
 }
 
 static void
-test_two_writers_of_one_key(void **state)
+test_two_writers_same_key(void **state)
 {
 	Fixture *f = *state;
 	KvcL1Object *a = reserve(f, 1, PAGE, false), *b = reserve(f, 1, 2 * PAGE, false);
@@ -483,7 +483,7 @@ main(void)
 		TEST(test_outgrown_beyond_the_budget),
 		TEST(test_holes_are_filled_and_charged),
 		TEST(test_commit_that_cannot_be_sealed),
-		TEST(test_two_writers_of_one_key),
+		TEST(test_two_writers_same_key),
 		TEST(test_reserve_of_a_resident_and_a_locked_key),
 		TEST(test_replace),
 		TEST(test_full_memory_poisons_every_staging_object),

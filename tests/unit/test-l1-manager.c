@@ -51,7 +51,7 @@ test_reserve_read_of_a_mixture(void **state)
 }
 
 static void
-test_many_read_locks(void **state)
+test_read_locks_200(void **state)
 {
 	Fixture *f = *state;
 	KvcL1Object *object;
@@ -381,7 +381,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_strerror),
 		TEST(test_reserve_read_of_a_mixture),
-		TEST(test_many_read_locks),
+		TEST(test_read_locks_200),
 		TEST(test_double_finish_read),
 		TEST(test_difference_7_dirty_is_not_evicted),
 		TEST(test_unreplicated_is_evicted_last_only),
