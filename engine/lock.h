@@ -13,7 +13,8 @@
 
 /* The whole lock order of the engine, outermost first. */
 typedef enum {
-	KVC_LOCK_STORAGE_MANAGER = 1, /* adapters' listing state, drain waiters */
+	KVC_LOCK_MODULE_LOAD = 1,     /* one module is loaded at a time */
+	KVC_LOCK_STORAGE_MANAGER,     /* adapters' listing state, drain waiters */
 	KVC_LOCK_PREFETCH_HANDLE,     /* one prefetch request */
 	KVC_LOCK_EVICTION_CONTROLLER, /* its wake-up state */
 	KVC_LOCK_L1_SHARD,	      /* one of the 64 tables of L1; listeners run inside */
@@ -24,6 +25,7 @@ typedef enum {
 	KVC_LOCK_INDEX_SCOPE,	      /* the order of the keys of one scope */
 	KVC_LOCK_INDEX_SHARD,	      /* one of the 64 tables of the key index */
 	KVC_LOCK_EVICTION_POLICY,     /* a policy's own */
+	KVC_LOCK_REGISTRIES,	      /* what modules registered */
 	KVC_LOCK_LEAF,		      /* nothing is taken while it is held */
 } KvcLockRank;
 
