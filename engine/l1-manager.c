@@ -27,7 +27,7 @@ struct KvcL1Manager {
 	void *make_room_user;
 	bool (*may_admit)(void *user, KvcL1Object *object);
 	void *may_admit_user;
-	bool tracks_dirty;
+	bool tracks_dirty; /* Atomic */
 
 	Shard shards[KVC_L1_SHARDS];
 	KvcL1Counts counts; /* Atomic */
@@ -123,7 +123,13 @@ kvc_l1_manager_set_may_admit(KvcL1Manager *m,
 void
 kvc_l1_manager_set_tracks_dirty(KvcL1Manager *m, bool tracks_dirty)
 {
-	m->tracks_dirty = tracks_dirty;
+	__atomic_store_n(&m->tracks_dirty, tracks_dirty, __ATOMIC_RELAXED);
+}
+
+static bool
+tracks_dirty(const KvcL1Manager *m)
+{
+	return __atomic_load_n(&m->tracks_dirty, __ATOMIC_RELAXED);
 }
 
 /* Nobody holds, pins or fills it, and L2 has it or never will. */
@@ -509,7 +515,7 @@ kvc_l1_manager_finish_write(KvcL1Manager *m,
 	}
 	if (old)
 		detach_locked(m, shard, old);
-	attach_locked(m, shard, object, m->tracks_dirty);
+	attach_locked(m, shard, object, tracks_dirty(m));
 	kvc_stats_add(m->stats, l1_writes_finished, 1);
 	notify(m, on_write_finished, object);
 	kvc_mutex_unlock(&shard->lock);
@@ -615,7 +621,7 @@ move_locked(KvcL1Manager *m,
 	    KvcObjectKey *new_key,
 	    bool store)
 {
-	bool dirty = m->tracks_dirty && (store || old->is_dirty || old->is_unreplicated);
+	bool dirty = tracks_dirty(m) && (store || old->is_dirty || old->is_unreplicated);
 	KvcL1Object *object = kvc_l1_object_new_alias(old, new_key);
 	detach_locked(m, from, old);
 	attach_locked(m, to, object, dirty);

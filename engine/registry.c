@@ -44,6 +44,18 @@ static const KvcOptionSpec common_options[] = {
 	 .type = KVC_OPTION_BOOL,
 	 .default_value = "true",
 	 .help = "keep what is stored when the adapter is closed"},
+	{.name = "breaker_cooldown_s",
+	 .type = KVC_OPTION_DOUBLE,
+	 .default_value = "1",
+	 .min = 0.001,
+	 .max = 3600,
+	 .help = "seconds before a store that cannot be reached is tried again"},
+	{.name = "breaker_max_cooldown_s",
+	 .type = KVC_OPTION_DOUBLE,
+	 .default_value = "60",
+	 .min = 0.001,
+	 .max = 3600,
+	 .help = "what they are doubled up to"},
 	{.name = NULL},
 };
 
