@@ -4,6 +4,7 @@
 
 /* What both controllers work with: immutable after the StorageManager was built. */
 
+#include "engine/adapter-health.h"
 #include "engine/key-index.h"
 #include "engine/l1-manager.h"
 #include "engine/stats.h"
@@ -13,6 +14,8 @@ typedef struct KvcAdapterSlot {
 	KvcL2Adapter *adapter;
 	KvcOptions *options;
 	bool is_shared;
+	KvcBreaker *breaker; /* owned; NULL: never open */
+	KvcAdapterHealth health;
 	/* Atomic: consecutive failed stores, and objects given up, for health. */
 	int store_failures;
 	uint64_t stores_failed;
@@ -24,25 +27,66 @@ typedef struct KvcAdapterSlot {
 
 struct KvcDeletionLog;
 
+/*
+ * ADAPTERS has KVC_MAX_ADAPTERS slots that stay where they are. A slot is filled before it becomes
+ * active, and emptied after both controllers have let go of it (adapter-set.c).
+ */
 typedef struct KvcControllerContext {
 	KvcL1Manager *l1;
 	KvcKeyIndex *index;
 	KvcStats *stats;
 	KvcAdapterSlot *adapters;
 	KvcAdapterDescriptor *descriptors;
-	size_t n_adapters;
+	size_t n_adapters; /* Atomic: the slots from here on were never used */
+	/* Atomic, bits of the other slots. Draining: gets no new work. Empty: there is none. */
+	uint32_t draining, empty;
 	uint64_t l1_capacity_bytes;
 	struct KvcDeletionLog *deletions; /* NULL: none is kept */
 } KvcControllerContext;
 
-/* Adapters that can rename (bits). */
+static inline size_t
+kvc_controller_context_count(const KvcControllerContext *context)
+{
+	return __atomic_load_n(&context->n_adapters, __ATOMIC_ACQUIRE);
+}
+
+/* Adapters that are open, and of these the ones that get new work (bits). */
+static inline uint32_t
+kvc_controller_context_present(const KvcControllerContext *context)
+{
+	uint32_t all = (1u << kvc_controller_context_count(context)) - 1;
+	return all & ~__atomic_load_n(&context->empty, __ATOMIC_ACQUIRE);
+}
+
+static inline uint32_t
+kvc_controller_context_active(const KvcControllerContext *context)
+{
+	return kvc_controller_context_present(context) &
+	       ~__atomic_load_n(&context->draining, __ATOMIC_ACQUIRE);
+}
+
+/* What policies are told of ADAPTERS (bits): how many. */
+static inline size_t
+kvc_controller_context_view(const KvcControllerContext *context,
+			    uint32_t adapters,
+			    KvcAdapterDescriptor view[KVC_MAX_ADAPTERS])
+{
+	size_t n = 0;
+	for (; adapters; adapters &= adapters - 1)
+		view[n++] = context->descriptors[__builtin_ctz(adapters)];
+	return n;
+}
+
+/* Active adapters that can rename (bits). */
 static inline uint32_t
 kvc_controller_context_renamers(const KvcControllerContext *context)
 {
 	uint32_t renamers = 0;
-	for (size_t a = 0; a < context->n_adapters; a++)
+	for (uint32_t bits = kvc_controller_context_active(context); bits; bits &= bits - 1) {
+		unsigned a = (unsigned)__builtin_ctz(bits);
 		if (context->adapters[a].adapter->ops->rename_key)
 			renamers |= 1u << a;
+	}
 	return renamers;
 }
 

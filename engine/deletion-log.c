@@ -48,22 +48,23 @@ typedef struct Deletion {
 	uint64_t position; /* of its record; 0: it is from the file */
 } Deletion;
 
-/* A store that deletions are meant for; the first ones are the adapters, by index. */
+/* A store that deletions are meant for. */
 typedef struct Store {
 	char *id; /* ID_DIGITS of hex */
 	char *type, *location;
 	bool can_delete;
+	bool is_attached;    /* it is an adapter now */
 	GHashTable *pending; /* Protected by the log's lock: key (owned) -> Deletion (owned) */
 } Store;
 
 struct KvcDeletionLog {
 	KvcStats *stats;
 	KvcRecordLog *records;
-	size_t n_adapters;
 	void (*progress)(void *user, uint64_t synced, int error);
 	void *user;
-	/* Protected by the log's lock (stores only come while it is opened). */
+	/* Protected by the log's lock. Stores only come. */
 	GPtrArray *stores;
+	Store *adapters[KVC_MAX_ADAPTERS]; /* by index, or NULL */
 	uint64_t last_id, last_position;
 };
 
@@ -123,29 +124,54 @@ take_location(void *user, const char *name, const char *value)
 		*location = g_strdup(value);
 }
 
-static void
-add_adapter(KvcDeletionLog *log, KvcL2Adapter *adapter)
+/* The first id of this type and location that no adapter has. */
+static char *
+free_id_locked(KvcDeletionLog *log, const char *type, const char *location)
+{
+	for (unsigned n = 0;; n++) {
+		char *id = id_of(type, location, n);
+		const Store *store = find_store(log, id);
+		if (!store || !store->is_attached)
+			return id;
+		g_free(id);
+	}
+}
+
+static Store *
+attach_locked(KvcDeletionLog *log, size_t index, KvcL2Adapter *adapter, const char *location)
 {
 	const char *type = adapter->ops->type_name;
-	g_autofree char *location = NULL;
-	adapter->ops->describe(adapter, take_location, &location);
-	unsigned n = 0;
-	for (guint i = 0; i < log->stores->len; i++) {
-		const Store *other = log->stores->pdata[i];
-		n += strcmp(other->type, type) == 0 &&
-		     g_strcmp0(other->location, location ? location : "") == 0;
+	g_autofree char *id = free_id_locked(log, type, location);
+	Store *store = find_store(log, id);
+	if (!store) {
+		store = add_store(log, id, type, location);
+	} else if (!store->type) {
+		store->type = g_strdup(type);
+		store->location = g_strdup(location);
 	}
-	g_autofree char *id = id_of(type, location ? location : "", n);
-	Store *store = add_store(log, id, type, location ? location : "");
 	store->can_delete = adapter->ops->delete_keys != NULL;
+	store->is_attached = true;
+	log->adapters[index] = store;
+	return store;
+}
+
+static char *
+location_of(KvcL2Adapter *adapter)
+{
+	char *location = NULL;
+	adapter->ops->describe(adapter, take_location, &location);
+	return location ? location : g_strdup("");
 }
 
 static uint64_t
-count_locked(const KvcDeletionLog *log, guint from)
+count_locked(const KvcDeletionLog *log, bool unknown_only)
 {
 	uint64_t n = 0;
-	for (guint i = from; i < log->stores->len; i++)
-		n += g_hash_table_size(((Store *)log->stores->pdata[i])->pending);
+	for (guint i = 0; i < log->stores->len; i++) {
+		const Store *store = log->stores->pdata[i];
+		if (!unknown_only || !store->is_attached)
+			n += g_hash_table_size(store->pending);
+	}
 	return n;
 }
 
@@ -156,6 +182,14 @@ record_of(const char *what, const Store *store, const KvcObjectKey *key)
 {
 	g_autofree char *text = kvc_object_key_serialize(key);
 	return g_strdup_printf("%s %s %s", what, store->id, text);
+}
+
+static char *
+adapter_record_of(const Store *store)
+{
+	g_autofree char *type = kvc_record_field_escape(store->type);
+	g_autofree char *location = kvc_record_field_escape(store->location);
+	return g_strdup_printf("adapter %s %s %s", store->id, type, location);
 }
 
 static void
@@ -246,7 +280,7 @@ take_snapshot(void *user)
 		Store *store = log->stores->pdata[i];
 		GHashTableIter iter;
 		KvcObjectKey *key;
-		if (store->type && (i < log->n_adapters || g_hash_table_size(store->pending) > 0))
+		if (store->type && (store->is_attached || g_hash_table_size(store->pending) > 0))
 			add_item(items, store, NULL);
 		g_hash_table_iter_init(&iter, store->pending);
 		while (g_hash_table_iter_next(&iter, (void **)&key, NULL))
@@ -264,16 +298,15 @@ format_item(void *user, const void *data, GString *text)
 		g_string_append(text, record);
 		return;
 	}
-	g_autofree char *type = kvc_record_field_escape(item->store->type);
-	g_autofree char *location = kvc_record_field_escape(item->store->location);
-	g_string_append_printf(text, "adapter %s %s %s", item->store->id, type, location);
+	g_autofree char *record = adapter_record_of(item->store);
+	g_string_append(text, record);
 }
 
 static size_t
 count_live(void *user)
 {
 	const KvcDeletionLog *log = user;
-	return count_locked(log, 0) + log->stores->len;
+	return count_locked(log, false) + log->stores->len;
 }
 
 static void
@@ -291,10 +324,10 @@ on_progress(void *user, uint64_t synced, int error)
 static void
 report_unknown(const KvcDeletionLog *log)
 {
-	for (guint i = (guint)log->n_adapters; i < log->stores->len; i++) {
+	for (guint i = 0; i < log->stores->len; i++) {
 		const Store *store = log->stores->pdata[i];
 		unsigned n = g_hash_table_size(store->pending);
-		if (n > 0)
+		if (n > 0 && !store->is_attached)
 			g_message("%u deletions are kept for a store that is not configured: %s %s",
 				  n, store->type ? store->type : "type unknown",
 				  store->location ? store->location : "");
@@ -317,10 +350,12 @@ kvc_deletion_log_open(const char *path, const KvcControllerContext *context, GEr
 		.user = log,
 	};
 	log->stats = context->stats;
-	log->n_adapters = context->n_adapters;
 	log->stores = g_ptr_array_new_with_free_func(store_free);
-	for (size_t i = 0; i < context->n_adapters; i++)
-		add_adapter(log, context->adapters[i].adapter);
+	for (size_t i = 0; i < context->n_adapters; i++) {
+		KvcL2Adapter *adapter = context->adapters[i].adapter;
+		g_autofree char *location = location_of(adapter);
+		attach_locked(log, i, adapter, location);
+	}
 	log->records = kvc_record_log_open(&config, error);
 	if (!log->records) {
 		kvc_deletion_log_free(log);
@@ -361,10 +396,10 @@ kvc_deletion_log_replay(KvcDeletionLog *log,
 			void (*func)(void *user, KvcObjectKey *key, size_t adapter, uint64_t id),
 			void *user)
 {
-	if (!log)
-		return;
-	for (size_t i = 0; i < log->n_adapters; i++) {
-		Store *store = log->stores->pdata[i];
+	for (size_t i = 0; log && i < KVC_MAX_ADAPTERS; i++) {
+		const Store *store = log->adapters[i];
+		if (!store)
+			continue;
 		GHashTableIter iter;
 		KvcObjectKey *key;
 		Deletion *deletion;
@@ -376,6 +411,61 @@ kvc_deletion_log_replay(KvcDeletionLog *log,
 	}
 }
 
+typedef struct Replayed {
+	KvcObjectKey *key; /* owned */
+	uint64_t id;
+} Replayed;
+
+static GArray *
+list_pending_locked(const Store *store)
+{
+	GArray *list = g_array_new(FALSE, FALSE, sizeof(Replayed));
+	GHashTableIter iter;
+	KvcObjectKey *key;
+	Deletion *deletion;
+	g_hash_table_iter_init(&iter, store->pending);
+	while (g_hash_table_iter_next(&iter, (void **)&key, (void **)&deletion)) {
+		Replayed replayed = {kvc_object_key_ref(key), deletion->id};
+		g_array_append_val(list, replayed);
+	}
+	return list;
+}
+
+void
+kvc_deletion_log_attach(KvcDeletionLog *log,
+			size_t index,
+			KvcL2Adapter *adapter,
+			void (*func)(void *user, KvcObjectKey *key, size_t adapter, uint64_t id),
+			void *user)
+{
+	if (!log)
+		return;
+	g_autofree char *location = location_of(adapter);
+	kvc_record_log_lock(log->records);
+	Store *store = attach_locked(log, index, adapter, location);
+	g_autofree char *record = adapter_record_of(store);
+	log->last_position = kvc_record_log_append(log->records, record);
+	g_autoptr(GArray) list = list_pending_locked(store);
+	kvc_record_log_unlock(log->records);
+	for (guint i = 0; i < list->len; i++) {
+		Replayed *replayed = &g_array_index(list, Replayed, i);
+		kvc_stats_add(log->stats, deletes_replayed, 1);
+		func(user, replayed->key, index, replayed->id);
+		kvc_object_key_unref(replayed->key);
+	}
+}
+
+void
+kvc_deletion_log_detach(KvcDeletionLog *log, size_t index)
+{
+	if (!log)
+		return;
+	kvc_record_log_lock(log->records);
+	log->adapters[index]->is_attached = false;
+	log->adapters[index] = NULL;
+	kvc_record_log_unlock(log->records);
+}
+
 /* ---- Deletions ----------------------------------------------------------------------------- */
 
 uint64_t
@@ -385,9 +475,9 @@ kvc_deletion_log_add(KvcDeletionLog *log, KvcObjectKey *key, uint32_t adapters)
 		return 0;
 	kvc_record_log_lock(log->records);
 	uint64_t id = ++log->last_id;
-	for (size_t i = 0; i < log->n_adapters; i++) {
-		Store *store = log->stores->pdata[i];
-		if (!(adapters & (1u << i)) || !store->can_delete)
+	for (size_t i = 0; i < KVC_MAX_ADAPTERS; i++) {
+		Store *store = log->adapters[i];
+		if (!store || !(adapters & (1u << i)) || !store->can_delete)
 			continue;
 		append(log, "delete", store, key);
 		Deletion *deletion = g_new(Deletion, 1);
@@ -422,7 +512,7 @@ kvc_deletion_log_confirm(
 	if (!log)
 		return true;
 	kvc_record_log_lock(log->records);
-	Store *store = log->stores->pdata[adapter];
+	Store *store = log->adapters[adapter];
 	const Deletion *deletion = g_hash_table_lookup(store->pending, key);
 	if (deletion && deletion->id > id) {
 		is_newest = false;
@@ -468,7 +558,7 @@ kvc_deletion_log_get_status(KvcDeletionLog *log, KvcDeletionLogStatus *status)
 	status->errors = records.errors;
 	status->corrupt = records.corrupt;
 	kvc_record_log_lock(log->records);
-	status->pending = count_locked(log, 0);
-	status->unknown = count_locked(log, (guint)log->n_adapters);
+	status->pending = count_locked(log, false);
+	status->unknown = count_locked(log, true);
 	kvc_record_log_unlock(log->records);
 }

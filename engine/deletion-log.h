@@ -37,6 +37,19 @@ kvc_deletion_log_replay(KvcDeletionLog *log,
 			void (*func)(void *user, KvcObjectKey *key, size_t adapter, uint64_t id),
 			void *user);
 
+/*
+ * ADAPTER, just opened, has INDEX now; replays what is left for it. Before anything is added for
+ * it. FUNC is called without locks.
+ */
+void
+kvc_deletion_log_attach(KvcDeletionLog *log,
+			size_t index,
+			KvcL2Adapter *adapter,
+			void (*func)(void *user, KvcObjectKey *key, size_t adapter, uint64_t id),
+			void *user);
+/* No adapter has INDEX any more: what is not confirmed is kept until its store is there again. */
+void kvc_deletion_log_detach(KvcDeletionLog *log, size_t index);
+
 /* KEY is to be deleted from ADAPTERS (bits). Returns the deletion's id, never 0. Never blocks. */
 uint64_t kvc_deletion_log_add(KvcDeletionLog *log, KvcObjectKey *key, uint32_t adapters);
 /* Waits a moment until all that was added is safe from a SIGKILL; see kvc_record_log_settle(). */

@@ -476,6 +476,66 @@ unhide_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters)
 }
 
 void
+kvc_key_index_hide_from(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters)
+{
+	Shard *shard = shard_of(index, key);
+	kvc_mutex_lock(&shard->lock);
+	hide_locked(shard, key, adapters);
+	kvc_mutex_unlock(&shard->lock);
+}
+
+static gboolean
+forget_hidden(void *key, void *value, void *user)
+{
+	return (GPOINTER_TO_UINT(value) & ~GPOINTER_TO_UINT(user)) == 0;
+}
+
+static void
+forget_hidden_locked(Shard *shard, uint32_t adapter)
+{
+	GHashTableIter iter;
+	void *value;
+	if (!shard->hidden)
+		return;
+	g_hash_table_foreach_remove(shard->hidden, forget_hidden, GUINT_TO_POINTER(adapter));
+	g_hash_table_iter_init(&iter, shard->hidden);
+	while (g_hash_table_iter_next(&iter, NULL, &value))
+		g_hash_table_iter_replace(&iter,
+					  GUINT_TO_POINTER(GPOINTER_TO_UINT(value) & ~adapter));
+}
+
+/* Appends the keys (referenced) that nobody has any more to LOST. */
+static void
+forget_entries_locked(Shard *shard, uint32_t adapter, GPtrArray *lost)
+{
+	GHashTableIter iter;
+	Entry *entry;
+	g_hash_table_iter_init(&iter, shard->entries);
+	while (g_hash_table_iter_next(&iter, NULL, (void **)&entry)) {
+		entry->tiers &= ~adapter;
+		entry->renaming &= ~adapter;
+		if (!is_known(entry))
+			g_ptr_array_add(lost, kvc_object_key_ref(entry->key));
+	}
+}
+
+void
+kvc_key_index_forget(KvcKeyIndex *index, uint32_t adapter)
+{
+	for (size_t i = 0; i < N_SHARDS; i++) {
+		Shard *shard = &index->shards[i];
+		g_autoptr(GPtrArray) lost =
+			g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+		kvc_mutex_lock(&shard->lock);
+		forget_hidden_locked(shard, adapter);
+		forget_entries_locked(shard, adapter, lost);
+		kvc_mutex_unlock(&shard->lock);
+		for (guint j = 0; j < lost->len; j++)
+			remove_if_lost(index, lost->pdata[j]);
+	}
+}
+
+void
 kvc_key_index_unhide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters)
 {
 	Shard *shard = shard_of(index, key);

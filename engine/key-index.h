@@ -71,6 +71,13 @@ void kvc_key_index_remove_version(KvcKeyIndex *index,
  * the tiers it was in, 0 if unknown. Calls key_lost.
  */
 uint32_t kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);
+/* Hides KEY from ADAPTERS, in which it is not, and changes nothing else. */
+void kvc_key_index_hide_from(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);
+/*
+ * ADAPTER (one bit) is gone, and no rename is pending on it: forgets all about it. Calls key_lost
+ * for the keys that only it had.
+ */
+void kvc_key_index_forget(KvcKeyIndex *index, uint32_t adapter);
 void kvc_key_index_unhide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);
 
 /*

@@ -97,7 +97,13 @@ kvc_l1_manager_set_lock_ttl(KvcL1Manager *m, int64_t read_ns, int64_t write_ns)
 void
 kvc_l1_manager_set_tracks_dirty(KvcL1Manager *m, bool tracks_dirty)
 {
-	m->tracks_dirty = tracks_dirty;
+	__atomic_store_n(&m->tracks_dirty, tracks_dirty, __ATOMIC_RELAXED);
+}
+
+static bool
+tracks_dirty(const KvcL1Manager *m)
+{
+	return __atomic_load_n(&m->tracks_dirty, __ATOMIC_RELAXED);
 }
 
 /* Nobody holds, pins or fills it, and L2 has it or never will. */
@@ -452,7 +458,7 @@ kvc_l1_manager_finish_write(KvcL1Manager *m,
 	}
 	if (old)
 		detach_locked(m, shard, old);
-	attach_locked(m, shard, object, m->tracks_dirty);
+	attach_locked(m, shard, object, tracks_dirty(m));
 	kvc_stats_add(m->stats, l1_writes_finished, 1);
 	kvc_l1_notify(m, on_write_finished, object);
 	kvc_mutex_unlock(&shard->lock);
@@ -601,7 +607,7 @@ move_locked(KvcL1Manager *m,
 	    KvcObjectKey *new_key,
 	    bool store)
 {
-	bool dirty = m->tracks_dirty && (store || old->is_dirty || old->is_unreplicated);
+	bool dirty = tracks_dirty(m) && (store || old->is_dirty || old->is_unreplicated);
 	KvcL1Object *object = kvc_l1_object_new_alias(old, new_key);
 	detach_locked(m, from, old);
 	attach_locked(m, to, object, dirty);

@@ -38,7 +38,7 @@ struct KvcL1Manager {
 	void *make_room_user;
 	bool (*may_admit)(void *user, KvcL1Object *object);
 	void *may_admit_user;
-	bool tracks_dirty;
+	bool tracks_dirty; /* Atomic */
 	int64_t read_ttl_ns, write_ttl_ns;
 
 	KvcL1Shard shards[KVC_L1_SHARDS];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* At the start every adapter that can list is listed into the index, in a thread of its own. */
+/* Every adapter that can list is listed into the index, in a thread of its own, once. */
 
+#include "engine/adapter-call.h"
 #include "engine/storage-manager-private.h"
 
 #include <errno.h>
@@ -12,9 +13,9 @@ static ssize_t
 list_page(KvcListing *listing, char **cursor)
 {
 	KvcControllerContext *context = &listing->sm->context;
-	KvcL2Adapter *adapter = context->adapters[listing->adapter].adapter;
+	KvcAdapterSlot *slot = &context->adapters[listing->adapter];
 	KvcL2ListEntry entries[PAGE] = {0};
-	ssize_t n = adapter->ops->list(adapter, NULL, cursor, entries, PAGE);
+	ssize_t n = kvc_adapter_list(slot, cursor, entries, PAGE);
 	for (ssize_t i = 0; i < n; i++) {
 		KvcObjectAttributes attributes = kvc_l2_object_info_attributes(&entries[i].info);
 		kvc_key_index_add_with(context->index, entries[i].key, 1u << listing->adapter,
@@ -39,7 +40,7 @@ listing_thread(void *data)
 			__atomic_fetch_add(&listing->count, (uint64_t)n, __ATOMIC_RELAXED);
 			kvc_stats_add(&sm->stats, listed_keys, (uint64_t)n);
 		}
-	} while (n >= 0 && cursor && !__atomic_load_n(&sm->is_stopping, __ATOMIC_RELAXED));
+	} while (n >= 0 && cursor && !__atomic_load_n(&listing->is_stopping, __ATOMIC_RELAXED));
 	g_free(cursor);
 	if (n < 0) {
 		kvc_stats_add(&sm->stats, list_failed, 1);
@@ -56,29 +57,42 @@ listing_thread(void *data)
 }
 
 void
-kvc_listing_start(KvcStorageManager *sm)
+kvc_listing_init(KvcStorageManager *sm, size_t i)
 {
-	for (size_t i = 0; i < sm->context.n_adapters; i++) {
-		KvcListing *listing = &sm->listings[i];
-		listing->sm = sm;
-		listing->adapter = i;
-		if (!sm->context.adapters[i].adapter->ops->list) {
-			listing->is_done = true;
-			continue;
-		}
-		listing->is_running =
-			pthread_create(&listing->thread, NULL, listing_thread, listing) == 0;
-		g_assert(listing->is_running);
-	}
+	bool can_list = sm->context.adapters[i].adapter->ops->list != NULL;
+	kvc_mutex_lock(&sm->lock);
+	sm->listings[i] = (KvcListing){.sm = sm, .adapter = i, .is_done = !can_list};
+	kvc_mutex_unlock(&sm->lock);
 }
 
 void
-kvc_listing_stop(KvcStorageManager *sm)
+kvc_listing_start(KvcStorageManager *sm, size_t i)
 {
-	__atomic_store_n(&sm->is_stopping, true, __ATOMIC_RELAXED);
-	for (size_t i = 0; i < sm->context.n_adapters; i++)
-		if (sm->listings[i].is_running)
-			pthread_join(sm->listings[i].thread, NULL);
+	KvcListing *listing = &sm->listings[i];
+	if (!sm->context.adapters[i].adapter->ops->list)
+		return;
+	listing->is_running = pthread_create(&listing->thread, NULL, listing_thread, listing) == 0;
+	g_assert(listing->is_running);
+}
+
+int
+kvc_listing_stop(KvcStorageManager *sm, size_t i, int64_t deadline_ns)
+{
+	KvcListing *listing = &sm->listings[i];
+	int rc = 0;
+	if (!listing->is_running)
+		return 0;
+	__atomic_store_n(&listing->is_stopping, true, __ATOMIC_RELAXED);
+	kvc_mutex_lock(&sm->lock);
+	while (!listing->is_done && rc == 0)
+		rc = kvc_cond_wait_until(&sm->listed, &sm->lock, deadline_ns);
+	bool is_done = listing->is_done;
+	kvc_mutex_unlock(&sm->lock);
+	if (!is_done)
+		return -ETIMEDOUT;
+	pthread_join(listing->thread, NULL);
+	listing->is_running = false;
+	return 0;
 }
 
 int
@@ -87,7 +101,7 @@ kvc_storage_manager_wait_listed(KvcStorageManager *sm, int64_t timeout_ns)
 	int64_t deadline = kvc_now_ns() + timeout_ns;
 	int rc = 0;
 	kvc_mutex_lock(&sm->lock);
-	for (size_t i = 0; i < sm->context.n_adapters && rc == 0; i++)
+	for (size_t i = 0; i < kvc_controller_context_count(&sm->context) && rc == 0; i++)
 		while (!sm->listings[i].is_done && rc == 0)
 			rc = kvc_cond_wait_until(&sm->listed, &sm->lock, deadline);
 	kvc_mutex_unlock(&sm->lock);

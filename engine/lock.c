@@ -14,7 +14,9 @@
 
 static const char *const rank_names[] = {
 	[0] = "no lock",
+	[KVC_LOCK_MODULE_LOAD] = "MODULE_LOAD",
 	[KVC_LOCK_STORAGE_MANAGER] = "STORAGE_MANAGER",
+	[KVC_LOCK_ADAPTER_SET] = "ADAPTER_SET",
 	[KVC_LOCK_PREFETCH_HANDLE] = "PREFETCH_HANDLE",
 	[KVC_LOCK_EVICTION_CONTROLLER] = "EVICTION_CONTROLLER",
 	[KVC_LOCK_L1_SHARD] = "L1_SHARD",
@@ -25,7 +27,9 @@ static const char *const rank_names[] = {
 	[KVC_LOCK_INDEX_SCOPE] = "INDEX_SCOPE",
 	[KVC_LOCK_INDEX_SHARD] = "INDEX_SHARD",
 	[KVC_LOCK_EVICTION_POLICY] = "EVICTION_POLICY",
+	[KVC_LOCK_REGISTRIES] = "REGISTRIES",
 	[KVC_LOCK_LEAF] = "LEAF",
+	[KVC_LOCK_KEY_SCOPES] = "KEY_SCOPES",
 };
 
 /* What this thread holds, ascending: a lock is only ever added above the last one. */
@@ -87,6 +91,16 @@ note_unlock(KvcLockRank rank)
 	n_held--;
 }
 
+void
+kvc_lock_assert_none_held(const char *what)
+{
+	if (n_held == 0)
+		return;
+	fprintf(stderr, "kvcache: calling %s while holding %s (rank %d)\n", what,
+		rank_names[highest_held()], (int)highest_held());
+	abort();
+}
+
 /* Waiting is blocking: the lock that is waited with must be the only one. */
 static void
 note_wait(KvcLockRank rank)
@@ -122,6 +136,12 @@ kvc_listener_forbid(const char *function)
 }
 
 #else
+
+void
+kvc_lock_assert_none_held(const char *what)
+{
+	(void)what;
+}
 
 static inline void
 note_lock(KvcLockRank rank)
@@ -194,6 +214,40 @@ kvc_mutex_unlock_both(KvcMutex *a, KvcMutex *b)
 	kvc_mutex_unlock(a);
 	if (a != b)
 		kvc_mutex_unlock(b);
+}
+
+void
+kvc_rwlock_init(KvcRwLock *lock, KvcLockRank rank)
+{
+	pthread_rwlock_init(&lock->lock, NULL);
+	lock->rank = rank;
+}
+
+void
+kvc_rwlock_deinit(KvcRwLock *lock)
+{
+	pthread_rwlock_destroy(&lock->lock);
+}
+
+void
+kvc_rwlock_lock_shared(KvcRwLock *lock)
+{
+	note_lock(lock->rank);
+	pthread_rwlock_rdlock(&lock->lock);
+}
+
+void
+kvc_rwlock_lock(KvcRwLock *lock)
+{
+	note_lock(lock->rank);
+	pthread_rwlock_wrlock(&lock->lock);
+}
+
+void
+kvc_rwlock_unlock(KvcRwLock *lock)
+{
+	note_unlock(lock->rank);
+	pthread_rwlock_unlock(&lock->lock);
 }
 
 void

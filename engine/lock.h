@@ -13,7 +13,9 @@
 
 /* The whole lock order of the engine, outermost first. */
 typedef enum {
-	KVC_LOCK_STORAGE_MANAGER = 1, /* adapters' listing state, drain waiters */
+	KVC_LOCK_MODULE_LOAD = 1,     /* one module is loaded at a time */
+	KVC_LOCK_STORAGE_MANAGER,     /* adapters' listing state, drain waiters */
+	KVC_LOCK_ADAPTER_SET,	      /* which adapters get new work; shared */
 	KVC_LOCK_PREFETCH_HANDLE,     /* one prefetch request */
 	KVC_LOCK_EVICTION_CONTROLLER, /* its wake-up state */
 	KVC_LOCK_L1_SHARD,	      /* one of the 64 tables of L1; listeners run inside */
@@ -24,13 +26,27 @@ typedef enum {
 	KVC_LOCK_INDEX_SCOPE,	      /* the order of the keys of one scope */
 	KVC_LOCK_INDEX_SHARD,	      /* one of the 64 tables of the key index */
 	KVC_LOCK_EVICTION_POLICY,     /* a policy's own */
-	KVC_LOCK_LEAF,		      /* nothing is taken while it is held */
+	KVC_LOCK_REGISTRIES,	      /* what modules registered */
+	KVC_LOCK_LEAF,		      /* nothing but the next is taken while it is held */
+	KVC_LOCK_KEY_SCOPES,	      /* the table of scopes: any key may be the last of its one */
 } KvcLockRank;
 
 typedef struct KvcMutex {
 	pthread_mutex_t mutex;
 	KvcLockRank rank;
 } KvcMutex;
+
+/* Many readers or one writer; a thread does not take it twice. */
+typedef struct KvcRwLock {
+	pthread_rwlock_t lock;
+	KvcLockRank rank;
+} KvcRwLock;
+
+void kvc_rwlock_init(KvcRwLock *lock, KvcLockRank rank);
+void kvc_rwlock_deinit(KvcRwLock *lock);
+void kvc_rwlock_lock_shared(KvcRwLock *lock);
+void kvc_rwlock_lock(KvcRwLock *lock);
+void kvc_rwlock_unlock(KvcRwLock *lock);
 
 void kvc_mutex_init(KvcMutex *mutex, KvcLockRank rank);
 void kvc_mutex_deinit(KvcMutex *mutex);
@@ -71,6 +87,12 @@ kvc_listener_forbid(const char *function)
 	(void)function;
 }
 #endif
+
+/*
+ * WHAT is about to be called, which is not the engine's: this thread must hold none of its locks.
+ * Debug builds abort if it does.
+ */
+void kvc_lock_assert_none_held(const char *what);
 
 /* CLOCK_MONOTONIC and CLOCK_REALTIME in nanoseconds. */
 int64_t kvc_now_ns(void);

@@ -18,6 +18,7 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "engine/lock.h"
 #include "kvcache/key-codec.h"
 
 typedef struct Scope {
@@ -29,14 +30,11 @@ typedef struct Scope {
 	char strings[]; /* model_name, NUL, cache_salt, NUL */
 } Scope;
 
-/*
- * Not a KvcMutex: a key may be released under any lock, a leaf included. Nothing is taken and
- * nothing but the table is touched while it is held.
- */
+/* A key may be released under any lock, a leaf included: hence a rank after all of them. */
 static struct {
-	pthread_mutex_t lock;
+	KvcMutex lock;
 	GHashTable *table; /* Protected by lock. Scope -> itself, not owned */
-} scopes = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} scopes = {.lock = {PTHREAD_MUTEX_INITIALIZER, KVC_LOCK_KEY_SCOPES}};
 
 G_DEFINE_QUARK(kvc - key - error - quark, kvc_key_error)
 
@@ -254,7 +252,7 @@ intern_scope(const Scope *probe)
 {
 	Scope *scope;
 
-	pthread_mutex_lock(&scopes.lock);
+	kvc_mutex_lock(&scopes.lock);
 	if (!scopes.table)
 		scopes.table = g_hash_table_new(scope_table_hash, scope_table_equal);
 	scope = g_hash_table_lookup(scopes.table, probe);
@@ -264,7 +262,7 @@ intern_scope(const Scope *probe)
 		scope = scope_copy(probe);
 		g_hash_table_add(scopes.table, scope);
 	}
-	pthread_mutex_unlock(&scopes.lock);
+	kvc_mutex_unlock(&scopes.lock);
 	return scope;
 }
 
@@ -334,11 +332,11 @@ kvc_key_scope_unref(KvcKeyScope *fields)
 						__ATOMIC_RELEASE, __ATOMIC_RELAXED))
 			return;
 
-	pthread_mutex_lock(&scopes.lock);
+	kvc_mutex_lock(&scopes.lock);
 	is_last = __atomic_sub_fetch(&scope->refs, 1, __ATOMIC_ACQ_REL) == 0;
 	if (is_last)
 		g_hash_table_remove(scopes.table, scope);
-	pthread_mutex_unlock(&scopes.lock);
+	kvc_mutex_unlock(&scopes.lock);
 	if (is_last)
 		g_free(scope);
 }

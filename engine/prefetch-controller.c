@@ -12,6 +12,7 @@
  *retired.
  */
 
+#include "engine/adapter-call.h"
 #include "engine/prefetch-private.h"
 #include "kvcache/io.h"
 
@@ -50,12 +51,12 @@ kvc_prefetch_unlock_later(KvcPrefetchController *c, size_t adapter, KvcObjectKey
 void
 kvc_prefetch_flush_unlocks(KvcPrefetchController *c)
 {
-	for (size_t a = 0; a < c->context->n_adapters; a++) {
+	for (size_t a = 0; a < c->n_adapters; a++) {
 		GPtrArray *keys = c->unlocks[a];
-		KvcL2Adapter *adapter = c->context->adapters[a].adapter;
-		if (keys->len == 0)
+		if (!keys || keys->len == 0)
 			continue;
-		adapter->ops->submit_unlock(adapter, (KvcObjectKey *const *)keys->pdata, keys->len);
+		kvc_adapter_unlock(&c->context->adapters[a], (KvcObjectKey *const *)keys->pdata,
+				   keys->len);
 		g_ptr_array_set_size(keys, 0);
 	}
 }
@@ -150,8 +151,8 @@ answer_at_once(KvcPrefetchController *c, KvcPrefetchRequest *r)
 static bool
 is_settled(const KvcPrefetchController *c, const KvcPrefetchRequest *r)
 {
-	return r->handle.l1_prefix_hit_count == r->n || c->context->n_adapters == 0 ||
-	       (r->flags & KVC_PREFETCH_L1_ONLY);
+	return r->handle.l1_prefix_hit_count == r->n ||
+	       !kvc_controller_context_active(c->context) || (r->flags & KVC_PREFETCH_L1_ONLY);
 }
 
 static size_t
@@ -263,6 +264,11 @@ handle_messages(KvcPrefetchController *c)
 {
 	kvc_mutex_lock(&c->lock);
 	c->is_halting = c->is_stopping;
+	uint32_t wanted = c->wanted;
+	kvc_mutex_unlock(&c->lock);
+	kvc_prefetch_adapters_attach(c, wanted & ~(c->active | c->draining));
+	kvc_prefetch_adapters_detach(c, c->active & ~wanted);
+	kvc_mutex_lock(&c->lock);
 	GList *link;
 	while ((link = g_queue_pop_head_link(&c->messages))) {
 		KvcPrefetchRequest *r = link->data;
@@ -369,10 +375,27 @@ poll_timeout_ms(KvcPrefetchController *c)
 	return (int)CLAMP(ms, 0, 60000);
 }
 
-static void
-wait_for_events(KvcPrefetchController *c, struct pollfd *fds)
+/* Which adapters they belong to, two each: how many adapters. */
+static size_t
+fill_fds(KvcPrefetchController *c, struct pollfd *fds, size_t *adapters)
 {
-	size_t n = c->context->n_adapters;
+	size_t n = 0;
+	for (uint32_t bits = c->active | c->draining; bits; bits &= bits - 1) {
+		size_t a = adapters[n] = (size_t)__builtin_ctz(bits);
+		fds[2 * n] = (struct pollfd){c->lookup_fds[a], POLLIN, 0};
+		fds[2 * n + 1] = (struct pollfd){c->load_fds[a], POLLIN, 0};
+		n++;
+	}
+	fds[2 * n] = (struct pollfd){c->event_fd, POLLIN, 0};
+	return n;
+}
+
+static void
+wait_for_events(KvcPrefetchController *c)
+{
+	struct pollfd fds[2 * KVC_MAX_ADAPTERS + 1];
+	size_t adapters[KVC_MAX_ADAPTERS];
+	size_t n = fill_fds(c, fds, adapters);
 	bool ask_all = c->is_refused;
 	int rc = poll(fds, 2 * n + 1, poll_timeout_ms(c));
 	c->is_refused = false;
@@ -385,9 +408,9 @@ wait_for_events(KvcPrefetchController *c, struct pollfd *fds)
 			fds[f].revents = 0;
 	for (size_t a = 0; a < n; a++) {
 		if (fds[2 * a].revents || ask_all)
-			kvc_prefetch_lookup_drain(c, a);
+			kvc_prefetch_lookup_drain(c, adapters[a]);
 		if (fds[2 * a + 1].revents || ask_all)
-			kvc_prefetch_load_drain(c, a);
+			kvc_prefetch_load_drain(c, adapters[a]);
 	}
 }
 
@@ -395,16 +418,6 @@ static void *
 prefetch_thread(void *data)
 {
 	KvcPrefetchController *c = data;
-	size_t n = c->context->n_adapters;
-	struct pollfd fds[2 * KVC_MAX_ADAPTERS + 1];
-	for (size_t a = 0; a < n; a++) {
-		KvcL2Adapter *adapter = c->context->adapters[a].adapter;
-		int lookup_fd = adapter->ops->get_lookup_and_lock_event_fd(adapter);
-		int load_fd = adapter->ops->get_load_event_fd(adapter);
-		fds[2 * a] = (struct pollfd){lookup_fd, POLLIN, 0};
-		fds[2 * a + 1] = (struct pollfd){load_fd, POLLIN, 0};
-	}
-	fds[2 * n] = (struct pollfd){c->event_fd, POLLIN, 0};
 	for (;;) {
 		handle_messages(c);
 		if (c->is_halting) {
@@ -418,8 +431,9 @@ prefetch_thread(void *data)
 				kvc_prefetch_load_pump(c); /* what was there already ends here */
 			} while (may_begin(c));
 		}
+		kvc_prefetch_adapters_finish(c);
 		kvc_prefetch_dump_serve(c);
-		wait_for_events(c, fds);
+		wait_for_events(c);
 	}
 	kvc_prefetch_dump_serve(c);
 	return NULL;
@@ -477,9 +491,9 @@ kvc_prefetch_controller_new(const KvcControllerContext *context,
 	kvc_l1_manager_set_may_admit(context->l1, kvc_prefetch_load_may_admit, c);
 	c->loads = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	c->load_result = kvc_bitmap_new(1);
-	for (size_t a = 0; a < context->n_adapters; a++)
-		c->unlocks[a] =
-			g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+	kvc_cond_init(&c->adapters_changed);
+	c->wanted = kvc_controller_context_active(context);
+	kvc_prefetch_adapters_attach(c, c->wanted);
 	return c;
 }
 
@@ -497,6 +511,7 @@ kvc_prefetch_controller_stop(KvcPrefetchController *c)
 	kvc_mutex_lock(&c->lock);
 	bool was_stopping = c->is_stopping;
 	c->is_stopping = true;
+	pthread_cond_broadcast(&c->adapters_changed);
 	kvc_mutex_unlock(&c->lock);
 	if (was_stopping)
 		return;
@@ -514,8 +529,10 @@ kvc_prefetch_controller_free(KvcPrefetchController *c)
 	/* They would use what is freed here. */
 	if (c->handles.length > 0)
 		g_critical("%u prefetch handles were not given back", c->handles.length);
-	for (size_t a = 0; a < c->context->n_adapters; a++)
-		g_ptr_array_unref(c->unlocks[a]);
+	for (size_t a = 0; a < c->n_adapters; a++)
+		if (c->unlocks[a])
+			g_ptr_array_unref(c->unlocks[a]);
+	pthread_cond_destroy(&c->adapters_changed);
 	g_hash_table_unref(c->loads);
 	kvc_bitmap_free(c->load_result);
 	pthread_cond_destroy(&c->dumped);

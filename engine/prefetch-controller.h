@@ -34,4 +34,14 @@ size_t kvc_prefetch_controller_active(KvcPrefetchController *c);
 /* See kvc_storage_manager_dump_prefetches. */
 void kvc_prefetch_controller_dump(KvcPrefetchController *c, KvcDescribeFunc func, void *user);
 
+/*
+ * Attaches ADAPTER, whose slot is filled, or detaches it; waits until that is done: 0, or
+ * -ETIMEDOUT: it goes on, call again. DEADLINE_NS 0: none. No new work may name it meanwhile. One
+ * thread at a time.
+ */
+int kvc_prefetch_controller_set_adapter(KvcPrefetchController *c,
+					size_t adapter,
+					bool is_wanted,
+					int64_t deadline_ns);
+
 #endif

@@ -104,7 +104,7 @@ describe_load(const KvcPrefetchController *c,
 {
 	g_autofree char *key = kvc_object_key_to_string(load->key);
 	unsigned locks = 0;
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		locks += load->locks[a];
 	sum->l2_locks += locks;
 	sum->reserved += load->object != NULL;
@@ -140,7 +140,7 @@ make_lines(KvcPrefetchController *c)
 		kvc_mutex_unlock(&r->lock);
 		describe_request(r, is_retired, lines, &sum);
 	}
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		for (GList *link = c->loads_in_flight[a].head; link; link = link->next)
 			describe_load(c, link->data, lines, &sum);
 	add_line(lines, g_strdup("total"),

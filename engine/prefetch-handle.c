@@ -68,8 +68,7 @@ kvc_prefetch_request_ref(KvcPrefetchRequest *r)
 static void
 lookups_free(KvcPrefetchRequest *r)
 {
-	size_t n_adapters = r->lookups ? r->controller->context->n_adapters : 0;
-	for (size_t a = 0; a < n_adapters; a++) {
+	for (size_t a = 0; a < r->n_lookups; a++) {
 		kvc_bitmap_free(r->lookups[a].found);
 		g_free(r->lookups[a].info);
 	}

@@ -12,6 +12,7 @@
  * admission. A key that was written anew is loaded anew.
  */
 
+#include "engine/adapter-call.h"
 #include "engine/prefetch-private.h"
 
 #include <errno.h>
@@ -67,6 +68,17 @@ kvc_prefetch_load_detach(KvcPrefetchRequest *r, size_t i)
 	g_assert_not_reached();
 }
 
+void
+kvc_prefetch_load_return_locks(KvcPrefetchController *c, size_t adapter)
+{
+	GHashTableIter iter;
+	KvcPrefetchLoad *load;
+	g_hash_table_iter_init(&iter, c->loads);
+	while (g_hash_table_iter_next(&iter, NULL, (void **)&load))
+		if (load->adapter != adapter)
+			return_locks(c, load, adapter);
+}
+
 /* ---- The end of a load --------------------------------------------------------------------- */
 
 static void
@@ -102,7 +114,7 @@ end_load(KvcPrefetchController *c,
 	g_autoptr(GArray) waiters = g_steal_pointer(&load->waiters);
 	KvcPrefetchWaiter *w = (KvcPrefetchWaiter *)(void *)waiters->data;
 	g_hash_table_remove(c->loads, load->key);
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		return_locks(c, load, a);
 	kvc_prefetch_flush_unlocks(c);
 	for (guint k = 0; k < waiters->len; k++) {
@@ -240,10 +252,9 @@ prepare_object(KvcPrefetchController *c, KvcPrefetchLoad *load, uint64_t bytes)
 
 /* PENDING: it is on its way. */
 static KvcPrefetchKeyState
-submit_load(KvcPrefetchController *c, KvcPrefetchLoad *load, const Source *source)
+submit_load_to(KvcPrefetchController *c, KvcPrefetchLoad *load, const Source *source)
 {
 	size_t adapter = source->adapter;
-	KvcL2Adapter *l2 = c->context->adapters[adapter].adapter;
 	int rc = prepare_object(c, load, source->bytes);
 	if (rc < 0) {
 		kvc_stats_add(c->context->stats, loads_failed_no_memory, 1);
@@ -262,7 +273,8 @@ submit_load(KvcPrefetchController *c, KvcPrefetchLoad *load, const Source *sourc
 		kvc_stats_add(c->context->stats, chain_loads, 1);
 	else
 		kvc_stats_add(c->context->stats, loads, 1);
-	load->task_id = l2->ops->submit_load_task(l2, &load->key, &load->memory, 1);
+	load->task_id =
+		kvc_adapter_submit_load(&c->context->adapters[adapter], load->key, &load->memory);
 	if (load->task_id == 0)
 		c->is_refused = true;
 	return KVC_PREFETCH_KEY_PENDING;
@@ -282,6 +294,20 @@ find_source(KvcPrefetchLoad *load, Source *source)
 				return true;
 	}
 	return false;
+}
+
+/* As submit_load_to(), but an adapter that cannot be reached is not asked. */
+static KvcPrefetchKeyState
+submit_load(KvcPrefetchController *c, KvcPrefetchLoad *load, const Source *wanted)
+{
+	Source source = *wanted;
+	while (!kvc_adapter_admits(&c->context->adapters[source.adapter])) {
+		kvc_stats_add(c->context->stats, loads_unreachable, 1);
+		load->tried |= 1u << source.adapter;
+		if (!find_source(load, &source))
+			return KVC_PREFETCH_KEY_LOST;
+	}
+	return submit_load_to(c, load, &source);
 }
 
 /* The load of LOAD failed or was refused: begins another one where it can. As submit_load(). */
@@ -315,8 +341,9 @@ finish_load(KvcPrefetchController *c, KvcPrefetchLoad *load, bool is_loaded)
 		__atomic_fetch_sub(&c->n_active, 1, __ATOMIC_RELEASE);
 	if (!is_loaded) {
 		/* What L2 has by now may be another version, of another size. */
-		kvc_key_index_remove_version(c->context->index, load->key, 1u << load->adapter,
-					     load->version);
+		if (!kvc_adapter_is_unreachable(&c->context->adapters[load->adapter]))
+			kvc_key_index_remove_version(c->context->index, load->key,
+						     1u << load->adapter, load->version);
 		return_locks(c, load, load->adapter);
 	}
 	if (state == KVC_PREFETCH_KEY_HELD) {
@@ -418,13 +445,13 @@ kvc_prefetch_load_pump(KvcPrefetchController *c)
 void
 kvc_prefetch_load_drain(KvcPrefetchController *c, size_t adapter)
 {
-	KvcL2Adapter *l2 = c->context->adapters[adapter].adapter;
+	KvcAdapterSlot *slot = &c->context->adapters[adapter];
 	GList *next;
 	for (GList *link = c->loads_in_flight[adapter].head; link; link = next) {
 		KvcPrefetchLoad *load = link->data;
 		next = link->next;
 		kvc_bitmap_clear_all(c->load_result);
-		int rc = l2->ops->query_load_result(l2, load->task_id, c->load_result);
+		int rc = kvc_adapter_query_load(slot, load->task_id, c->load_result);
 		/* An adapter that does not know its own task has loaded nothing. */
 		if (rc != 0)
 			finish_load(c, load, rc == 1 && kvc_bitmap_test(c->load_result, 0));

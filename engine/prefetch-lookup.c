@@ -6,6 +6,7 @@
  * 1). What is locked outside of the plan goes back at once (the specification's phase 1 unlock).
  */
 
+#include "engine/adapter-call.h"
 #include "engine/prefetch-private.h"
 
 static void plan(KvcPrefetchRequest *r);
@@ -41,26 +42,32 @@ void
 kvc_prefetch_lookup_begin(KvcPrefetchRequest *r)
 {
 	KvcPrefetchController *c = r->controller;
-	size_t n_adapters = c->context->n_adapters;
+	size_t n_adapters = c->n_adapters;
 	r->phase = KVC_REQUEST_LOOKUP;
 	collect_keys(r);
 	r->lookups = g_new0(KvcPrefetchLookup, n_adapters);
+	r->n_lookups = n_adapters;
 	for (size_t a = 0; a < n_adapters; a++) {
-		KvcL2Adapter *adapter = c->context->adapters[a].adapter;
+		KvcAdapterSlot *slot = &c->context->adapters[a];
 		KvcPrefetchLookup *lookup = &r->lookups[a];
 		lookup->found = kvc_bitmap_new(r->n_lookup_keys);
 		lookup->info = g_new0(KvcL2ObjectInfo, r->n_lookup_keys);
+		if (!(c->active & (1u << a)))
+			continue;
 		/* It does not answer: asking more often would only gather requests without end. */
 		if (c->lookups[a].length >= KVC_PREFETCH_LOOKUPS_IN_FLIGHT) {
 			kvc_stats_add(c->context->stats, lookups_refused, 1);
+			continue;
+		}
+		if (!kvc_adapter_admits(slot)) {
+			kvc_stats_add(c->context->stats, lookups_unreachable, 1);
 			continue;
 		}
 		lookup->link.data = r;
 		lookup->is_pending = true;
 		r->n_lookups_pending++;
 		g_queue_push_tail_link(&c->lookups[a], &lookup->link);
-		lookup->task_id = adapter->ops->submit_lookup_and_lock_task(adapter, r->lookup_keys,
-									    r->n_lookup_keys);
+		lookup->task_id = kvc_adapter_submit_lookup(slot, r->lookup_keys, r->n_lookup_keys);
 		if (lookup->task_id == 0)
 			c->is_refused = true;
 	}
@@ -87,25 +94,29 @@ static void
 select_sources(KvcPrefetchRequest *r)
 {
 	size_t n_errors = 0;
-	const KvcControllerContext *context = r->controller->context;
+	const KvcPrefetchController *c = r->controller;
 	const KvcBitmap *found[KVC_MAX_ADAPTERS];
 	KvcBitmap *plan[KVC_MAX_ADAPTERS];
-	for (size_t a = 0; a < context->n_adapters; a++) {
-		found[a] = r->lookups[a].found;
-		plan[a] = kvc_bitmap_new(r->n_lookup_keys);
+	KvcAdapterDescriptor view[KVC_MAX_ADAPTERS];
+	uint32_t asked = c->active & ((1u << r->n_lookups) - 1);
+	size_t n = kvc_controller_context_view(c->context, asked, view);
+	for (size_t v = 0; v < n; v++) {
+		found[v] = r->lookups[view[v].index].found;
+		plan[v] = kvc_bitmap_new(r->n_lookup_keys);
 	}
-	r->controller->policy->select_load_plan(r->lookup_keys, r->n_lookup_keys, found,
-						context->descriptors, context->n_adapters, plan);
-	for (size_t a = 0; a < context->n_adapters; a++) {
-		size_t j = kvc_bitmap_next(plan[a], 0);
-		for (; j < r->n_lookup_keys; j = kvc_bitmap_next(plan[a], j + 1)) {
+	kvc_lock_assert_none_held("select_load_plan");
+	c->policy->select_load_plan(r->lookup_keys, r->n_lookup_keys, found, view, n, plan);
+	for (size_t v = 0; v < n; v++) {
+		size_t a = view[v].index;
+		size_t j = kvc_bitmap_next(plan[v], 0);
+		for (; j < r->n_lookup_keys; j = kvc_bitmap_next(plan[v], j + 1)) {
 			KvcPrefetchCell *cell = &r->cells[r->lookup_cells[j]];
 			if (cell->source < 0 && (cell->found & (1u << a)))
 				cell->source = (int8_t)a;
 			else
 				n_errors++;
 		}
-		kvc_bitmap_free(plan[a]);
+		kvc_bitmap_free(plan[v]);
 	}
 	report_plan_errors(r->controller, n_errors);
 }
@@ -297,7 +308,7 @@ merge_result(KvcPrefetchRequest *r, size_t adapter)
 							     cell->version);
 			continue;
 		}
-		bool exists = note_found(c, key, bit, &lookup->info[j], cell);
+		bool exists = (c->active & bit) && note_found(c, key, bit, &lookup->info[j], cell);
 		kvc_xattrs_unref(g_steal_pointer(&lookup->info[j].xattrs));
 		if (!exists)
 			kvc_bitmap_clear(lookup->found, j);
@@ -330,14 +341,14 @@ finish_lookup(KvcPrefetchRequest *r, size_t adapter, bool has_result)
 void
 kvc_prefetch_lookup_drain(KvcPrefetchController *c, size_t adapter)
 {
-	KvcL2Adapter *l2 = c->context->adapters[adapter].adapter;
+	KvcAdapterSlot *slot = &c->context->adapters[adapter];
 	GList *next;
 	for (GList *link = c->lookups[adapter].head; link; link = next) {
 		KvcPrefetchRequest *r = link->data;
 		KvcPrefetchLookup *lookup = &r->lookups[adapter];
 		next = link->next;
-		int rc = l2->ops->query_lookup_and_lock_result(l2, lookup->task_id, lookup->found,
-							       lookup->info);
+		int rc = kvc_adapter_query_lookup(slot, lookup->task_id, lookup->found,
+						  lookup->info, r->n_lookup_keys);
 		/* An adapter that does not know its own task has found nothing. */
 		if (rc != 0)
 			finish_lookup(r, adapter, rc == 1);

@@ -126,7 +126,8 @@ struct KvcPrefetchRequest {
 	KvcPrefetchSlot *slot; /* counts against max_in_flight; or NULL */
 	bool is_dropped;
 	KvcPrefetchCell *cells;
-	KvcPrefetchLookup *lookups; /* one an adapter */
+	KvcPrefetchLookup *lookups; /* one an adapter: */
+	size_t n_lookups;	    /* those that were known when it began */
 	KvcObjectKey **lookup_keys; /* borrowed from keys */
 	uint32_t *lookup_cells;	    /* position -> cell */
 	size_t n_lookup_keys;
@@ -159,9 +160,14 @@ struct KvcPrefetchController {
 	GQueue handles;	 /* KvcPrefetchRequest that are alive */
 	GQueue dumps;	 /* KvcPrefetchDump, wanted */
 	bool is_stopping;
-	bool is_stopped; /* nobody takes messages any more */
+	bool is_stopped;	   /* nobody takes messages any more */
+	uint32_t wanted, attached; /* adapters (bits): as they ought to be, as they are */
+	pthread_cond_t adapters_changed;
 
 	/* Owned by the controller thread. */
+	size_t n_adapters;	   /* one more than the last one that was ever attached */
+	uint32_t active, draining; /* attached adapters (bits) */
+	int lookup_fds[KVC_MAX_ADAPTERS], load_fds[KVC_MAX_ADAPTERS];
 	GQueue requests;
 	GQueue pending;			  /* wait for a slot: to look up, or to load */
 	GQueue loading[2];		  /* have loads to begin: urgent ones, others */
@@ -271,5 +277,14 @@ void kvc_prefetch_dump_unregister(KvcPrefetchRequest *r);
 void kvc_prefetch_dump_serve(KvcPrefetchController *c);
 /* Controller thread: the state, into the log. */
 void kvc_prefetch_dump_log(KvcPrefetchController *c);
+/* The locks of ADAPTER that loads from other ones hold. */
+void kvc_prefetch_load_return_locks(KvcPrefetchController *c, size_t adapter);
+
+/* ---- prefetch-adapters.c ------------------------------------------------------------------- */
+
+void kvc_prefetch_adapters_attach(KvcPrefetchController *c, uint32_t adapters);
+void kvc_prefetch_adapters_detach(KvcPrefetchController *c, uint32_t adapters);
+/* Lets go of the draining ones that owe nothing any more. */
+void kvc_prefetch_adapters_finish(KvcPrefetchController *c);
 
 #endif

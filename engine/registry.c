@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * One sorted array for each kind of module. Constructors fill them before main in an order nobody
- * knows, so they are plain zeroed memory that needs no start; afterwards nothing changes them.
+ * One sorted array for each kind of module. Constructors fill them in an order nobody knows: those
+ * of the program before main, so they are plain memory that needs no start; those of a module that
+ * is loaded later (registry-load.c) in dlopen(). What is registered stays for ever.
  */
 
 #include "kvcache/registry.h"
+
+#include "engine/lock.h"
+#include "engine/registry-private.h"
 
 #include <errno.h>
 #include <string.h>
@@ -17,17 +21,19 @@ typedef struct Module {
 	const void *object;
 } Module;
 
-typedef struct Registry {
-	/* Immutable after the constructors ran. */
-	const char *kind;
+struct KvcRegistry {
+	const char *kind; /* immutable */
+	bool is_adapter;
+	/* Protected by registries_lock. */
 	size_t n;
 	Module modules[MAX_MODULES]; /* in order of name */
-} Registry;
+};
 
-static Registry l2_adapters = {.kind = "L2 adapter"};
-static Registry store_policies = {.kind = "store policy"};
-static Registry prefetch_policies = {.kind = "prefetch policy"};
-static Registry eviction_policies = {.kind = "eviction policy"};
+static KvcMutex registries_lock = {PTHREAD_MUTEX_INITIALIZER, KVC_LOCK_REGISTRIES};
+static KvcRegistry l2_adapters = {.kind = "L2 adapter", .is_adapter = true};
+static KvcRegistry store_policies = {.kind = "store policy"};
+static KvcRegistry prefetch_policies = {.kind = "prefetch policy"};
+static KvcRegistry eviction_policies = {.kind = "eviction policy"};
 
 static const KvcOptionSpec common_options[] = {
 	/* kvc_l2_adapter_open() fills in the adapter's own default. */
@@ -38,6 +44,18 @@ static const KvcOptionSpec common_options[] = {
 	 .type = KVC_OPTION_BOOL,
 	 .default_value = "true",
 	 .help = "keep what is stored when the adapter is closed"},
+	{.name = "breaker_cooldown_s",
+	 .type = KVC_OPTION_DOUBLE,
+	 .default_value = "1",
+	 .min = 0.001,
+	 .max = 3600,
+	 .help = "seconds before a store that cannot be reached is tried again"},
+	{.name = "breaker_max_cooldown_s",
+	 .type = KVC_OPTION_DOUBLE,
+	 .default_value = "60",
+	 .min = 0.001,
+	 .max = 3600,
+	 .help = "what they are doubled up to"},
 	{.name = NULL},
 };
 
@@ -45,7 +63,7 @@ static const KvcOptionSpec common_options[] = {
 
 /* Where NAME is or belongs. */
 static size_t
-position_of(const Registry *registry, const char *name)
+position_of_locked(const KvcRegistry *registry, const char *name)
 {
 	size_t i = 0;
 
@@ -54,81 +72,151 @@ position_of(const Registry *registry, const char *name)
 	return i;
 }
 
-static bool
-is_at(const Registry *registry, size_t i, const char *name)
+static const void *
+lookup_locked(const KvcRegistry *registry, const char *name)
 {
-	return i < registry->n && !strcmp(registry->modules[i].name, name);
+	size_t i = position_of_locked(registry, name);
+	bool is_there = i < registry->n && !strcmp(registry->modules[i].name, name);
+
+	return is_there ? registry->modules[i].object : NULL;
+}
+
+static const void *
+lookup(const KvcRegistry *registry, const char *name)
+{
+	kvc_mutex_lock(&registries_lock);
+	const void *object = lookup_locked(registry, name);
+	kvc_mutex_unlock(&registries_lock);
+	return object;
+}
+
+bool
+kvc_registry_has(const KvcRegistry *registry, const char *name)
+{
+	return lookup(registry, name) != NULL;
+}
+
+const char *
+kvc_registry_kind(const KvcRegistry *registry)
+{
+	return registry->kind;
+}
+
+char *
+kvc_registry_add(KvcRegistry *registry, const char *name, const void *object)
+{
+	char *problem = NULL;
+
+	kvc_mutex_lock(&registries_lock);
+	size_t i = position_of_locked(registry, name);
+	Module *place = &registry->modules[i];
+	if (lookup_locked(registry, name)) {
+		problem = g_strdup_printf("%s \"%s\" is registered twice", registry->kind, name);
+	} else if (registry->n == MAX_MODULES) {
+		problem = g_strdup_printf("%s \"%s\": more than %d are registered", registry->kind,
+					  name, MAX_MODULES);
+	} else {
+		memmove(place + 1, place, (registry->n - i) * sizeof(*place));
+		*place = (Module){.name = name, .object = object};
+		registry->n++;
+	}
+	kvc_mutex_unlock(&registries_lock);
+	return problem;
+}
+
+static const void *
+module_at(const KvcRegistry *registry, size_t i)
+{
+	kvc_mutex_lock(&registries_lock);
+	const void *object = i < registry->n ? registry->modules[i].object : NULL;
+	kvc_mutex_unlock(&registries_lock);
+	return object;
 }
 
 static void
-register_module(Registry *registry, const char *name, const void *object)
-{
-	size_t i = position_of(registry, name);
-	Module *place = &registry->modules[i];
-
-	if (is_at(registry, i, name))
-		g_error("%s \"%s\" is registered twice", registry->kind, name);
-	if (registry->n == MAX_MODULES)
-		g_error("%s \"%s\": more than %d are registered", registry->kind, name,
-			MAX_MODULES);
-	memmove(place + 1, place, (registry->n - i) * sizeof(*place));
-	*place = (Module){.name = name, .object = object};
-	registry->n++;
-}
-
-static const void *
-module_at(const Registry *registry, size_t i)
-{
-	return i < registry->n ? registry->modules[i].object : NULL;
-}
-
-static const void *
-find_module(const Registry *registry, const char *name, GError **error)
+set_unknown(const KvcRegistry *registry, const char *name, const char *path, GError **error)
 {
 	const char *names[MAX_MODULES + 1] = {NULL};
-	g_autofree char *known = NULL;
-	const char *nearest;
-	size_t i = position_of(registry, name);
 
-	if (is_at(registry, i, name))
-		return registry->modules[i].object;
-	for (i = 0; i < registry->n; i++)
+	kvc_mutex_lock(&registries_lock);
+	for (size_t i = 0; i < registry->n; i++)
 		names[i] = registry->modules[i].name;
-	nearest = kvc_nearest_name(name, names);
-	known = g_strjoinv(", ", (char **)names);
-	g_set_error(error, KVC_OPTIONS_ERROR, ENOENT, "there is no %s \"%s\"%s%s%s; known: %s",
+	kvc_mutex_unlock(&registries_lock);
+	const char *nearest = kvc_nearest_name(name, names);
+	g_autofree char *known = g_strjoinv(", ", (char **)names);
+	g_set_error(error, KVC_OPTIONS_ERROR, ENOENT, "there is no %s \"%s\"%s%s%s; known: %s%s%s",
 		    registry->kind, name, nearest ? ", did you mean \"" : "",
-		    nearest ? nearest : "", nearest ? "\"?" : "", *known ? known : "none");
+		    nearest ? nearest : "", nearest ? "\"?" : "", *known ? known : "none",
+		    path ? "; there is no file " : "", path ? path : "");
+}
+
+static const void *
+find_module(KvcRegistry *registry, const char *name, GError **error)
+{
+	g_autofree char *path = NULL;
+	const void *object = lookup(registry, name);
+
+	if (object)
+		return object;
+	switch (kvc_registry_load(registry, registry->is_adapter, name, &path, error)) {
+	case KVC_MODULE_LOADED:
+		return lookup(registry, name);
+	case KVC_MODULE_ABSENT:
+		set_unknown(registry, name, path, error);
+		return NULL;
+	default:
+		return NULL;
+	}
+}
+
+/* Before main nobody could be told; a module that is being loaded is refused. */
+static void
+register_module(KvcRegistry *registry, const char *name, const void *object, char *problem)
+{
+	if (kvc_registry_is_loading()) {
+		kvc_registry_note_loaded(registry, name, object, problem);
+		return;
+	}
+	if (!problem)
+		problem = kvc_registry_add(registry, name, object);
+	if (problem)
+		g_error("%s", problem);
+}
+
+/* What every vtable begins with: a module built against other headers has another one. */
+static char *
+find_header_problem(const KvcRegistry *registry,
+		    uint32_t api,
+		    uint32_t expected_api,
+		    uint32_t struct_size,
+		    size_t expected_size)
+{
+	if (api != expected_api)
+		return g_strdup_printf("%s: api is %u, this engine has %u", registry->kind, api,
+				       expected_api);
+	if (struct_size != expected_size)
+		return g_strdup_printf("%s: struct_size is %u, this engine has %zu", registry->kind,
+				       struct_size, expected_size);
 	return NULL;
 }
 
-/* What every vtable begins with; a module built against other headers is refused here. */
-static void
-check_header(const Registry *registry,
-	     const char *name,
-	     uint32_t api,
-	     uint32_t expected_api,
-	     uint32_t struct_size,
-	     size_t expected_size)
+static char *
+find_name_problem(const KvcRegistry *registry, const char *name)
 {
-	if (api != expected_api)
-		g_error("%s: api is %u, this engine has %u", registry->kind, api, expected_api);
-	if (struct_size != expected_size)
-		g_error("%s: struct_size is %u, this engine has %zu", registry->kind, struct_size,
-			expected_size);
-	if (!name || !*name)
-		g_error("%s: its name is missing", registry->kind);
+	return name && *name ? NULL : g_strdup_printf("%s: its name is missing", registry->kind);
 }
 
-#define CHECK_HEADER(registry, object, object_name, expected_api)                                  \
-	check_header(registry, object_name, (object)->api, expected_api, (object)->struct_size,    \
-		     sizeof(*(object)))
+/* Nothing else of the object is looked at before its header is known to be good. */
+#define FIND_PROBLEM(registry, object, expected_api)                                               \
+	find_header_problem(registry, (object)->api, expected_api, (object)->struct_size,          \
+			    sizeof(*(object)))
 
-#define REQUIRE_SLOT(registry, object_name, object, slot)                                          \
+#define REQUIRE_SLOT(problem, registry, object_name, object, slot)                                 \
 	do {                                                                                       \
-		if (!(object)->slot)                                                               \
-			g_error("%s \"%s\": the required slot " #slot " is NULL",                  \
-				(registry)->kind, object_name);                                    \
+		if (!problem && !(object)->slot)                                                   \
+			problem =                                                                  \
+				g_strdup_printf("%s \"%s\": the required slot " #slot " is NULL",  \
+						(registry)->kind, object_name);                    \
 	} while (0)
 
 /* ---- Each kind ----------------------------------------------------------------------------- */
@@ -136,54 +224,70 @@ check_header(const Registry *registry,
 void
 kvc_register_l2_adapter(const KvcL2AdapterOps *ops)
 {
-	const char *name = ops->type_name;
+	KvcRegistry *registry = &l2_adapters;
+	char *problem = FIND_PROBLEM(registry, ops, KVC_L2_ADAPTER_API);
+	const char *name = problem ? NULL : ops->type_name;
 
-	CHECK_HEADER(&l2_adapters, ops, name, KVC_L2_ADAPTER_API);
-	REQUIRE_SLOT(&l2_adapters, name, ops, open);
-	REQUIRE_SLOT(&l2_adapters, name, ops, close);
-	REQUIRE_SLOT(&l2_adapters, name, ops, get_store_event_fd);
-	REQUIRE_SLOT(&l2_adapters, name, ops, get_lookup_and_lock_event_fd);
-	REQUIRE_SLOT(&l2_adapters, name, ops, get_load_event_fd);
-	REQUIRE_SLOT(&l2_adapters, name, ops, submit_store_task);
-	REQUIRE_SLOT(&l2_adapters, name, ops, pop_completed_store_tasks);
-	REQUIRE_SLOT(&l2_adapters, name, ops, submit_lookup_and_lock_task);
-	REQUIRE_SLOT(&l2_adapters, name, ops, query_lookup_and_lock_result);
-	REQUIRE_SLOT(&l2_adapters, name, ops, submit_unlock);
-	REQUIRE_SLOT(&l2_adapters, name, ops, submit_load_task);
-	REQUIRE_SLOT(&l2_adapters, name, ops, query_load_result);
-	REQUIRE_SLOT(&l2_adapters, name, ops, describe);
-	register_module(&l2_adapters, name, ops);
+	if (!problem)
+		problem = find_name_problem(registry, name);
+	REQUIRE_SLOT(problem, registry, name, ops, open);
+	REQUIRE_SLOT(problem, registry, name, ops, close);
+	REQUIRE_SLOT(problem, registry, name, ops, get_store_event_fd);
+	REQUIRE_SLOT(problem, registry, name, ops, get_lookup_and_lock_event_fd);
+	REQUIRE_SLOT(problem, registry, name, ops, get_load_event_fd);
+	REQUIRE_SLOT(problem, registry, name, ops, submit_store_task);
+	REQUIRE_SLOT(problem, registry, name, ops, pop_completed_store_tasks);
+	REQUIRE_SLOT(problem, registry, name, ops, submit_lookup_and_lock_task);
+	REQUIRE_SLOT(problem, registry, name, ops, query_lookup_and_lock_result);
+	REQUIRE_SLOT(problem, registry, name, ops, submit_unlock);
+	REQUIRE_SLOT(problem, registry, name, ops, submit_load_task);
+	REQUIRE_SLOT(problem, registry, name, ops, query_load_result);
+	REQUIRE_SLOT(problem, registry, name, ops, describe);
+	register_module(registry, name, ops, problem);
 }
 
 void
 kvc_register_store_policy(const KvcStorePolicy *policy)
 {
-	CHECK_HEADER(&store_policies, policy, policy->name, KVC_POLICY_API);
-	REQUIRE_SLOT(&store_policies, policy->name, policy, select_store_targets);
-	register_module(&store_policies, policy->name, policy);
+	KvcRegistry *registry = &store_policies;
+	char *problem = FIND_PROBLEM(registry, policy, KVC_POLICY_API);
+	const char *name = problem ? NULL : policy->name;
+
+	if (!problem)
+		problem = find_name_problem(registry, name);
+	REQUIRE_SLOT(problem, registry, name, policy, select_store_targets);
+	register_module(registry, name, policy, problem);
 }
 
 void
 kvc_register_prefetch_policy(const KvcPrefetchPolicy *policy)
 {
-	CHECK_HEADER(&prefetch_policies, policy, policy->name, KVC_POLICY_API);
-	REQUIRE_SLOT(&prefetch_policies, policy->name, policy, select_load_plan);
-	register_module(&prefetch_policies, policy->name, policy);
+	KvcRegistry *registry = &prefetch_policies;
+	char *problem = FIND_PROBLEM(registry, policy, KVC_POLICY_API);
+	const char *name = problem ? NULL : policy->name;
+
+	if (!problem)
+		problem = find_name_problem(registry, name);
+	REQUIRE_SLOT(problem, registry, name, policy, select_load_plan);
+	register_module(registry, name, policy, problem);
 }
 
 void
 kvc_register_eviction_policy(const KvcEvictionPolicy *policy)
 {
-	const char *name = policy->name;
+	KvcRegistry *registry = &eviction_policies;
+	char *problem = FIND_PROBLEM(registry, policy, KVC_POLICY_API);
+	const char *name = problem ? NULL : policy->name;
 
-	CHECK_HEADER(&eviction_policies, policy, name, KVC_POLICY_API);
-	REQUIRE_SLOT(&eviction_policies, name, policy, state_new);
-	REQUIRE_SLOT(&eviction_policies, name, policy, state_free);
-	REQUIRE_SLOT(&eviction_policies, name, policy, created);
-	REQUIRE_SLOT(&eviction_policies, name, policy, touched);
-	REQUIRE_SLOT(&eviction_policies, name, policy, removed);
-	REQUIRE_SLOT(&eviction_policies, name, policy, select_victims);
-	register_module(&eviction_policies, name, policy);
+	if (!problem)
+		problem = find_name_problem(registry, name);
+	REQUIRE_SLOT(problem, registry, name, policy, state_new);
+	REQUIRE_SLOT(problem, registry, name, policy, state_free);
+	REQUIRE_SLOT(problem, registry, name, policy, created);
+	REQUIRE_SLOT(problem, registry, name, policy, touched);
+	REQUIRE_SLOT(problem, registry, name, policy, removed);
+	REQUIRE_SLOT(problem, registry, name, policy, select_victims);
+	register_module(registry, name, policy, problem);
 }
 
 const KvcL2AdapterOps *

@@ -28,6 +28,7 @@
 	X(lookups, "Lookup tasks submitted to adapters")                                           \
 	X(lookup_keys, "Keys in them")                                                             \
 	X(lookups_refused, "Lookups not submitted: the adapter owes too many answers")             \
+	X(lookups_unreachable, "Lookups not submitted: the adapter's breaker is open")             \
 	X(lookups_timed_out, "Requests whose lookup phase ended at the deadline")                  \
 	X(prefetches, "Prefetch requests submitted")                                               \
 	X(prefetches_completed, "Prefetch requests answered")                                      \
@@ -43,10 +44,12 @@
 	X(loads_failed_deleted, "Of these, objects deleted while they were loading")               \
 	X(loads_failed_contended, "Of these, objects written anew while they were loading")        \
 	X(loads_failed_no_memory, "Loads that failed: no room in L1")                              \
+	X(loads_unreachable, "Loads not submitted: the adapter's breaker is open")                 \
 	X(stores, "Objects whose store to an adapter was submitted")                               \
 	X(stores_completed, "Objects stored")                                                      \
 	X(store_bytes, "Bytes written to L2")                                                      \
 	X(stores_retried, "Stores tried again after a failure")                                    \
+	X(stores_put_off, "Stores put off: the adapter cannot be reached")                         \
 	X(stores_failed, "Objects an adapter could not store in all tries")                        \
 	X(stores_unknown, "Completed stores an adapter told that nobody had submitted")            \
 	X(store_policy_errors, "Times the store policy chose an adapter that is not there")        \

@@ -3,6 +3,8 @@
 /* What an operator sees of the engine: lines of status, lines of stats, capacity. From memory only.
  */
 
+#include "engine/adapter-call.h"
+#include "engine/adapter-set.h"
 #include "engine/deletion-log.h"
 #include "engine/prefetch-controller.h"
 #include "engine/storage-manager-private.h"
@@ -15,8 +17,7 @@ typedef struct Report {
 	KvcDescribeFunc func;
 	void *user;
 	size_t adapter;
-	/* What was seen of the health of the adapter at hand, and of all. */
-	bool is_ok, is_failed;
+	KvcHealth health; /* of the adapter at hand */
 	size_t n_degraded, n_failed;
 } Report;
 
@@ -33,10 +34,8 @@ static void
 adapter_health(void *user, const char *name, const char *value)
 {
 	Report *r = user;
-	if (strcmp(name, "health") == 0) {
-		r->is_ok = strcmp(value, "ok") == 0;
-		r->is_failed = strcmp(value, "failed") == 0;
-	}
+	if (strcmp(name, "health") == 0)
+		r->health = kvc_health_parse(value);
 }
 
 static void
@@ -44,35 +43,44 @@ adapter_line(void *user, const char *name, const char *value)
 {
 	Report *r = user;
 	g_autofree char *full = g_strdup_printf("l2.%zu.%s", r->adapter, name);
-	if (strcmp(name, "health") == 0 && strcmp(value, "ok") == 0 && !r->is_ok)
-		value = "degraded";
+	if (strcmp(name, "health") == 0)
+		value = kvc_health_name(r->health);
 	r->func(r->user, full, value);
 }
 
-/* Health of adapter I: what it says itself, and whether its stores, deletions or listing failed. */
+/*
+ * Health of adapter I, the worst of: what it says itself, what its tasks came to, whether the last
+ * stores, a deletion, a rename or the listing failed, and whether it can be reached.
+ */
 static void
 judge_adapter(KvcStorageManager *sm, size_t i, Report *r)
 {
 	KvcAdapterSlot *slot = &sm->context.adapters[i];
 	r->adapter = i;
-	r->is_ok = true;
-	r->is_failed = false;
-	slot->adapter->ops->describe(slot->adapter, adapter_health, r);
+	r->health = KVC_HEALTH_OK;
+	kvc_adapter_describe(slot, adapter_health, r);
+	r->health = MAX(r->health, kvc_adapter_health_get(&slot->health));
 	if (__atomic_load_n(&slot->store_failures, __ATOMIC_RELAXED) > 0 ||
 	    __atomic_load_n(&slot->deletes_failing, __ATOMIC_RELAXED) > 0 ||
 	    __atomic_load_n(&slot->renames_failing, __ATOMIC_RELAXED) > 0 ||
 	    __atomic_load_n(&sm->listings[i].error, __ATOMIC_RELAXED) < 0)
-		r->is_ok = false;
+		r->health = MAX(r->health, KVC_HEALTH_DEGRADED);
+	if (kvc_adapter_is_unreachable(slot))
+		r->health = KVC_HEALTH_FAILED;
 }
 
 static const char *
 overall_health(KvcStorageManager *sm, Report *r, const KvcL1Counts *counts)
 {
-	size_t n = sm->context.n_adapters;
-	for (size_t i = 0; i < n; i++) {
+	size_t n = 0;
+	for (size_t i = 0; i < KVC_MAX_ADAPTERS; i++) {
+		if (!kvc_adapter_set_hold(sm, i))
+			continue;
 		judge_adapter(sm, i, r);
-		r->n_degraded += !r->is_ok;
-		r->n_failed += r->is_failed;
+		kvc_adapter_set_release(sm, i);
+		r->n_degraded += r->health != KVC_HEALTH_OK;
+		r->n_failed += r->health == KVC_HEALTH_FAILED;
+		n++;
 	}
 	if (n > 0 && r->n_failed == n)
 		return "failed";
@@ -114,13 +122,28 @@ report_l1(KvcStorageManager *sm, Report *r, const KvcL1Counts *counts)
 }
 
 static void
+report_breaker(KvcAdapterSlot *slot, Report *r)
+{
+	KvcBreakerStatus status;
+	kvc_breaker_get_status(slot->breaker, &status);
+	g_autofree char *opened = g_strdup_printf("%" PRIu64, status.opened);
+	g_autofree char *refused = g_strdup_printf("%" PRIu64, status.refused);
+	adapter_line(r, "breaker", kvc_breaker_state_name(status.state));
+	adapter_line(r, "breaker_opened", opened);
+	adapter_line(r, "breaker_refused", refused);
+}
+
+static void
 report_adapter(KvcStorageManager *sm, size_t i, Report *r)
 {
 	KvcAdapterSlot *slot = &sm->context.adapters[i];
 	KvcListing *listing = &sm->listings[i];
 	judge_adapter(sm, i, r);
+	bool is_active = kvc_controller_context_active(&sm->context) & (1u << i);
 	adapter_line(r, "type", slot->adapter->ops->type_name);
-	slot->adapter->ops->describe(slot->adapter, adapter_line, r);
+	adapter_line(r, "state", is_active ? "active" : "draining");
+	kvc_adapter_describe(slot, adapter_line, r);
+	report_breaker(slot, r);
 	g_autofree char *failed = g_strdup_printf(
 		"%" PRIu64, __atomic_load_n(&slot->stores_failed, __ATOMIC_RELAXED));
 	adapter_line(r, "stores_failed", failed);
@@ -138,9 +161,8 @@ report_adapter(KvcStorageManager *sm, size_t i, Report *r)
 		g_strdup_printf("%" PRIu64, __atomic_load_n(&listing->count, __ATOMIC_RELAXED));
 	adapter_line(r, "listed", error ? g_strerror(-error) : done ? "yes" : count);
 	adapter_line(r, "shared", slot->is_shared ? "yes" : "no");
-	if (slot->adapter->ops->usage) {
-		KvcL2Usage usage = {0};
-		slot->adapter->ops->usage(slot->adapter, &usage);
+	KvcL2Usage usage;
+	if (kvc_adapter_usage(slot, &usage)) {
 		g_autofree char *used = g_strdup_printf("%" PRIu64, usage.bytes_used);
 		g_autofree char *capacity = g_strdup_printf("%" PRIu64, usage.capacity_bytes);
 		adapter_line(r, "used_bytes", used);
@@ -172,8 +194,12 @@ kvc_storage_manager_report_status(KvcStorageManager *sm, KvcDescribeFunc func, v
 	line(&r, "store_policy", "%s", sm->store_policy->name);
 	line(&r, "prefetch_policy", "%s", sm->prefetch_policy->name);
 	line(&r, "eviction_policy", "%s", sm->eviction_policy->name);
-	for (size_t i = 0; i < sm->context.n_adapters; i++)
+	for (size_t i = 0; i < KVC_MAX_ADAPTERS; i++) {
+		if (!kvc_adapter_set_hold(sm, i))
+			continue;
 		report_adapter(sm, i, &r);
+		kvc_adapter_set_release(sm, i);
+	}
 }
 
 void
@@ -204,12 +230,12 @@ kvc_storage_manager_get_capacity(KvcStorageManager *sm, KvcCapacity *capacity)
 		.l1_pinned_bytes = used - MIN(used, counts.free_bytes),
 		.objects = kvc_key_index_count(sm->context.index),
 	};
-	for (size_t i = 0; i < sm->context.n_adapters; i++) {
-		KvcL2Adapter *adapter = sm->context.adapters[i].adapter;
-		KvcL2Usage usage = {0};
-		if (!adapter->ops->usage)
+	for (size_t i = 0; i < KVC_MAX_ADAPTERS; i++) {
+		KvcL2Usage usage;
+		if (!kvc_adapter_set_hold(sm, i))
 			continue;
-		adapter->ops->usage(adapter, &usage);
+		kvc_adapter_usage(&sm->context.adapters[i], &usage);
+		kvc_adapter_set_release(sm, i);
 		capacity->l2_capacity_bytes += usage.capacity_bytes;
 		capacity->l2_used_bytes += usage.bytes_used;
 	}

@@ -117,9 +117,3 @@ kvc_storage_manager_get_crc32c(KvcStorageManager *sm, KvcObjectKey *key, uint32_
 	kvc_l1_manager_finish_read(sm->context.l1, object, 1);
 	return rc;
 }
-
-const char *
-kvc_storage_manager_adapter_type(KvcStorageManager *sm, size_t i)
-{
-	return i < sm->context.n_adapters ? sm->context.descriptors[i].type_name : NULL;
-}

@@ -4,6 +4,7 @@
 
 #include "kvcache/storage-manager.h"
 
+#include "engine/adapter-set.h"
 #include "engine/deletion-log.h"
 #include "engine/eviction-controller.h"
 #include "engine/prefetch-controller.h"
@@ -58,52 +59,12 @@ on_renamed(KvcL1ManagerListener *l,
 	   KvcL1Object *object)
 {
 	KvcControllerContext *context = &of_listener(l)->context;
-	uint32_t adapters = (1u << context->n_adapters) - 1;
+	uint32_t adapters = kvc_controller_context_active(context);
 	kvc_key_index_rename(context->index, old_key, new_key, object != NULL, adapters,
 			     kvc_controller_context_renamers(context));
 }
 
 /* ---- Construction -------------------------------------------------------------------------- */
-
-/* ERROR is about the adapter I, which is not open: what status would call it in front. */
-static void
-name_adapter(size_t i, const char *specification, GError **error)
-{
-	g_autoptr(KvcOptions) options = kvc_options_parse(specification, NULL);
-	if (options)
-		g_prefix_error(error, "l2.%zu (%s): ", i, kvc_options_type(options));
-	else
-		g_prefix_error(error, "l2.%zu: ", i);
-}
-
-static bool
-open_adapters(KvcStorageManager *sm, const char *const *specifications, GError **error)
-{
-	size_t n = specifications ? g_strv_length((char **)specifications) : 0;
-	if (n > KVC_MAX_ADAPTERS) {
-		g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
-			    "%zu L2 adapters given, at most %d are supported", n, KVC_MAX_ADAPTERS);
-		return false;
-	}
-	sm->context.adapters = g_new0(KvcAdapterSlot, n + 1);
-	sm->context.descriptors = g_new0(KvcAdapterDescriptor, n + 1);
-	for (size_t i = 0; i < n; i++) {
-		KvcAdapterSlot *slot = &sm->context.adapters[i];
-		slot->adapter = kvc_l2_adapter_open(specifications[i], &slot->options, error);
-		if (!slot->adapter) {
-			name_adapter(i, specifications[i], error);
-			return false;
-		}
-		slot->is_shared = kvc_options_get_bool(slot->options, "shared");
-		sm->context.descriptors[i] = (KvcAdapterDescriptor){
-			.index = i,
-			.type_name = slot->adapter->ops->type_name,
-			.options = slot->options,
-		};
-		sm->context.n_adapters = i + 1;
-	}
-	return true;
-}
 
 static bool
 find_policies(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **error)
@@ -158,8 +119,8 @@ build_l1(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **
 static bool
 build(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **error)
 {
-	if (!find_policies(sm, config, error) || !open_adapters(sm, config->l2_adapters, error) ||
-	    !build_l1(sm, config, error))
+	if (!find_policies(sm, config, error) ||
+	    !kvc_adapter_set_open(sm, config->l2_adapters, error) || !build_l1(sm, config, error))
 		return false;
 	if (config->deletion_log) {
 		sm->context.deletions =
@@ -190,7 +151,11 @@ kvc_storage_manager_new(const KvcStorageManagerConfig *config, GError **error)
 {
 	KvcStorageManager *sm = g_new0(KvcStorageManager, 1);
 	kvc_mutex_init(&sm->lock, KVC_LOCK_STORAGE_MANAGER);
+	kvc_rwlock_init(&sm->adapters_lock, KVC_LOCK_ADAPTER_SET);
 	kvc_cond_init(&sm->listed);
+	kvc_cond_init(&sm->adapters_changed);
+	sm->context.adapters = g_new0(KvcAdapterSlot, KVC_MAX_ADAPTERS);
+	sm->context.descriptors = g_new0(KvcAdapterDescriptor, KVC_MAX_ADAPTERS);
 	sm->context.stats = &sm->stats;
 	sm->context.index = kvc_key_index_new(config->key_lost, config->scope_known, config->user);
 	if (!build(sm, config, error)) {
@@ -201,26 +166,16 @@ kvc_storage_manager_new(const KvcStorageManagerConfig *config, GError **error)
 	kvc_deletion_log_replay(sm->context.deletions, replay_deletion, sm);
 	kvc_store_controller_start(sm->store);
 	kvc_prefetch_controller_start(sm->prefetch);
-	kvc_listing_start(sm);
+	for (size_t i = 0; i < sm->context.n_adapters; i++)
+		kvc_listing_start(sm, i);
 	return sm;
-}
-
-static void
-close_adapters(KvcStorageManager *sm)
-{
-	for (size_t i = 0; i < sm->context.n_adapters; i++) {
-		KvcAdapterSlot *slot = &sm->context.adapters[i];
-		slot->adapter->ops->close(slot->adapter);
-		kvc_options_free(slot->options);
-	}
-	g_free(sm->context.adapters);
-	g_free(sm->context.descriptors);
 }
 
 void
 kvc_storage_manager_free(KvcStorageManager *sm)
 {
-	kvc_listing_stop(sm);
+	for (size_t i = 0; i < KVC_MAX_ADAPTERS; i++)
+		kvc_listing_stop(sm, i, 0);
 	/* First: its thread walks the listeners, and one of them is the store controller's. */
 	if (sm->eviction)
 		kvc_eviction_controller_stop(sm->eviction);
@@ -235,7 +190,9 @@ kvc_storage_manager_free(KvcStorageManager *sm)
 		kvc_store_controller_free(sm->store);
 	}
 	kvc_deletion_log_free(sm->context.deletions);
-	close_adapters(sm);
+	kvc_adapter_set_close(sm);
+	g_free(sm->context.adapters);
+	g_free(sm->context.descriptors);
 	if (sm->context.l1)
 		kvc_l1_manager_free(sm->context.l1);
 	if (sm->eviction)
@@ -244,6 +201,8 @@ kvc_storage_manager_free(KvcStorageManager *sm)
 		kvc_l1_memory_free(sm->memory);
 	kvc_key_index_free(sm->context.index);
 	pthread_cond_destroy(&sm->listed);
+	pthread_cond_destroy(&sm->adapters_changed);
+	kvc_rwlock_deinit(&sm->adapters_lock);
 	kvc_mutex_deinit(&sm->lock);
 	g_free(sm);
 }
@@ -428,21 +387,34 @@ kvc_storage_manager_list_scopes(KvcStorageManager *sm)
 	return kvc_key_index_list_scopes(sm->context.index);
 }
 
-int
-kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key)
+/*
+ * Every adapter: a store may be on its way to one that the index does not name yet. One that is
+ * about to go is asked nothing more; the log keeps the deletion for its return.
+ */
+static int
+delete_in_set(KvcStorageManager *sm, KvcObjectKey *key)
 {
-	/* Every adapter: a store may be on its way to one that the index does not name yet. */
-	uint32_t adapters = (1u << sm->context.n_adapters) - 1;
+	uint32_t adapters = kvc_controller_context_active(&sm->context);
+	uint32_t present = kvc_controller_context_present(&sm->context);
 	if (kvc_key_index_get(sm->context.index, key, NULL) < 0)
 		return -ENOENT;
 	/* First: what confirms an older deletion must not unhide the key after we hid it. */
-	uint64_t id = kvc_deletion_log_add(sm->context.deletions, key, adapters);
-	kvc_key_index_hide(sm->context.index, key, adapters);
+	uint64_t id = kvc_deletion_log_add(sm->context.deletions, key, present);
+	kvc_key_index_hide(sm->context.index, key, present);
 	kvc_l1_manager_delete(sm->context.l1, key, true);
 	kvc_l1_manager_set_pinned(sm->context.l1, key, false);
 	if (adapters)
 		kvc_store_controller_submit_logged_delete(sm->store, key, adapters, id);
 	return 0;
+}
+
+int
+kvc_storage_manager_delete(KvcStorageManager *sm, KvcObjectKey *key)
+{
+	kvc_rwlock_lock_shared(&sm->adapters_lock);
+	int rc = delete_in_set(sm, key);
+	kvc_rwlock_unlock(&sm->adapters_lock);
+	return rc;
 }
 
 typedef struct RenameCheck {
@@ -463,7 +435,7 @@ check_rename(void *user, bool is_resident)
 	int rc = kvc_key_index_get(context->index, check->new_key, &new);
 	if (rc == 0 && (check->flags & KVC_RENAME_NOREPLACE))
 		return -EEXIST;
-	uint32_t adapters = (1u << context->n_adapters) - 1;
+	uint32_t adapters = kvc_controller_context_present(context);
 	uint32_t unable = adapters & ~kvc_controller_context_renamers(context);
 	if (!((old.tiers | new.tiers) & unable))
 		return 0;
@@ -481,7 +453,9 @@ kvc_storage_manager_rename(KvcStorageManager *sm,
 		int rc = kvc_key_index_get(sm->context.index, old_key, NULL);
 		return rc == 0 && (flags & KVC_RENAME_NOREPLACE) ? -EEXIST : rc;
 	}
+	kvc_rwlock_lock_shared(&sm->adapters_lock);
 	int rc = kvc_l1_manager_rename(sm->context.l1, old_key, new_key, check_rename, &check);
+	kvc_rwlock_unlock(&sm->adapters_lock);
 	if (rc == 0)
 		kvc_stats_add(&sm->stats, renames, 1);
 	return rc;
@@ -516,7 +490,7 @@ kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key)
 		return rc;
 	if (!(info.tiers & KVC_TIER_L1))
 		return -ENOENT;
-	if (!(info.tiers & ~KVC_TIER_L1))
+	if (!(info.tiers & kvc_controller_context_active(&sm->context)))
 		return -EBUSY;
 	return to_errno(kvc_l1_manager_evict(sm->context.l1, key), 0);
 }
@@ -574,22 +548,8 @@ kvc_storage_manager_drain(KvcStorageManager *sm, int64_t timeout_ns)
 	int rc = kvc_store_controller_drain(sm->store, timeout_ns);
 	KvcL1Counts counts;
 	kvc_l1_manager_get_counts(sm->context.l1, &counts);
-	if (rc == 0 && sm->context.n_adapters > 0 && counts.unreplicated_objects > 0)
+	if (rc == 0 && kvc_controller_context_active(&sm->context) &&
+	    counts.unreplicated_objects > 0)
 		rc = -EIO;
 	return rc;
-}
-
-bool
-kvc_storage_manager_has_l2(KvcStorageManager *sm)
-{
-	return sm->context.n_adapters > 0;
-}
-
-bool
-kvc_storage_manager_has_shared_l2(KvcStorageManager *sm)
-{
-	for (size_t i = 0; i < sm->context.n_adapters; i++)
-		if (sm->context.adapters[i].is_shared)
-			return true;
-	return false;
 }

@@ -8,6 +8,7 @@
  * change along.
  */
 
+#include "engine/adapter-call.h"
 #include "engine/store-private.h"
 
 #include <errno.h>
@@ -29,7 +30,7 @@ kvc_store_attributes_changed(KvcStoreController *c, KvcObjectKey *key)
 		return;
 	KvcStoreRecord *r = kvc_store_record_get(c, key);
 	uint32_t behind = 0;
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		if (((info.tiers | r->busy) & (1u << a)) && ops_of(c, a)->set_attributes)
 			behind |= 1u << a;
 	if (behind && !(r->attributes_todo | r->attributes_busy))
@@ -46,7 +47,7 @@ kvc_store_attributes_advance(KvcStoreController *c, KvcStoreRecord *r)
 	uint32_t begin = r->attributes_todo & ~waits;
 	r->attributes_todo &= ~begin;
 	r->attributes_busy |= begin;
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		if (begin & (1u << a))
 			kvc_store_deleter_submit_attributes(c->deleters[a], r->key);
 }
@@ -54,7 +55,7 @@ kvc_store_attributes_advance(KvcStoreController *c, KvcStoreRecord *r)
 void
 kvc_store_attributes_apply(KvcStoreController *c, size_t adapter, KvcObjectKey *key)
 {
-	KvcL2Adapter *l2 = c->context->adapters[adapter].adapter;
+	KvcAdapterSlot *slot = &c->context->adapters[adapter];
 	KvcObjectAttributes attributes;
 	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
 	message->type = KVC_STORE_MESSAGE_ATTRIBUTES_SET;
@@ -62,7 +63,7 @@ kvc_store_attributes_apply(KvcStoreController *c, size_t adapter, KvcObjectKey *
 	message->key = kvc_object_key_ref(key);
 	message->error = kvc_key_index_get_attributes(c->context->index, key, &attributes);
 	if (message->error == 0) {
-		message->error = l2->ops->set_attributes(l2, key, &attributes);
+		message->error = kvc_adapter_set_attributes(slot, key, &attributes);
 		kvc_object_attributes_clear(&attributes);
 	}
 	if (!kvc_store_controller_post(c, message)) {

@@ -54,6 +54,8 @@ static void
 on_write_finished(KvcL1ManagerListener *l, KvcL1Object *object)
 {
 	KvcStoreController *c = (KvcStoreController *)l;
+	if (!object->is_dirty) /* there is no adapter */
+		return;
 	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
 	message->type = KVC_STORE_MESSAGE_COMMIT;
 	message->object = kvc_l1_object_ref(object);
@@ -71,11 +73,15 @@ on_renamed(KvcL1ManagerListener *l,
 	   KvcL1Object *object)
 {
 	KvcStoreController *c = (KvcStoreController *)l;
+	if (!kvc_controller_context_active(c->context))
+		return;
 	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
 	message->type = KVC_STORE_MESSAGE_RENAME;
 	message->key = kvc_object_key_ref(old_key);
 	message->new_key = kvc_object_key_ref(new_key);
 	message->object = object && object->is_dirty ? kvc_l1_object_ref(object) : NULL;
+	message->adapters = kvc_controller_context_active(c->context);
+	message->renamers = kvc_controller_context_renamers(c->context);
 	if (!kvc_store_controller_post(c, message))
 		message_free(message);
 }
@@ -218,6 +224,7 @@ take_messages(KvcStoreController *c)
 	GQueue messages = c->messages;
 	g_queue_init(&c->messages);
 	c->is_halting = c->is_stopping;
+	c->wanted_now = c->wanted;
 	kvc_mutex_unlock(&c->lock);
 	return messages;
 }
@@ -227,10 +234,14 @@ handle_messages(KvcStoreController *c)
 {
 	GQueue messages = take_messages(c);
 	GList *link;
+	if (!c->is_halting)
+		kvc_store_adapters_attach(c, c->wanted_now & ~(c->active | c->draining));
 	while ((link = g_queue_pop_head_link(&messages))) {
 		handle_message(c, link->data);
 		message_free(link->data);
 	}
+	if (!c->is_halting)
+		kvc_store_adapters_detach(c, c->active & ~c->wanted_now);
 	/* Whatever made an object go had been told by now, or will be. */
 	while (!c->is_halting && (link = g_queue_pop_head_link(&c->unsettled))) {
 		KvcStoreRecord *r = link->data;
@@ -265,9 +276,16 @@ poll_timeout_ms(KvcStoreController *c)
 }
 
 static void
-wait_for_events(KvcStoreController *c, struct pollfd *fds)
+wait_for_events(KvcStoreController *c)
 {
-	size_t n = c->context->n_adapters;
+	struct pollfd fds[KVC_MAX_ADAPTERS + 1];
+	size_t adapters[KVC_MAX_ADAPTERS], n = 0;
+	for (uint32_t bits = c->active | c->draining; bits; bits &= bits - 1) {
+		adapters[n] = (size_t)__builtin_ctz(bits);
+		fds[n] = (struct pollfd){c->adapter_fds[adapters[n]], POLLIN, 0};
+		n++;
+	}
+	fds[n] = (struct pollfd){c->event_fd, POLLIN, 0};
 	int rc = poll(fds, n + 1, poll_timeout_ms(c));
 	if (rc == 0 && c->is_halting && c->n_tasks > 0)
 		g_warning("stop: waiting for %zu stores in flight", c->n_tasks);
@@ -275,11 +293,11 @@ wait_for_events(KvcStoreController *c, struct pollfd *fds)
 		return;
 	if (fds[n].revents)
 		kvc_eventfd_drain(c->event_fd);
-	for (size_t a = 0; a < n; a++) {
-		if (!fds[a].revents)
+	for (size_t i = 0; i < n; i++) {
+		if (!fds[i].revents)
 			continue;
-		kvc_eventfd_drain(fds[a].fd);
-		kvc_store_drain_completions(c, a);
+		kvc_eventfd_drain(fds[i].fd);
+		kvc_store_drain_completions(c, adapters[i]);
 	}
 }
 
@@ -287,14 +305,7 @@ static void *
 store_thread(void *data)
 {
 	KvcStoreController *c = data;
-	size_t n = c->context->n_adapters;
-	struct pollfd fds[KVC_MAX_ADAPTERS + 1];
 	pthread_setname_np(pthread_self(), "kvc-store");
-	for (size_t a = 0; a < n; a++) {
-		KvcL2Adapter *adapter = c->context->adapters[a].adapter;
-		fds[a] = (struct pollfd){adapter->ops->get_store_event_fd(adapter), POLLIN, 0};
-	}
-	fds[n] = (struct pollfd){c->event_fd, POLLIN, 0};
 	for (;;) {
 		handle_messages(c);
 		kvc_store_fail_refused(c);
@@ -304,9 +315,10 @@ store_thread(void *data)
 			kvc_store_fire_backoffs(c, kvc_now_ns());
 			kvc_store_rename_run(c);
 			kvc_store_process_ready(c);
+			kvc_store_adapters_finish(c);
 			tell_idle(c);
 		}
-		wait_for_events(c, fds);
+		wait_for_events(c);
 	}
 	return NULL;
 }
@@ -330,27 +342,21 @@ kvc_store_controller_new(const KvcControllerContext *context,
 	c->listener.on_renamed = on_renamed;
 	c->context = context;
 	c->policy = policy;
-	c->lane_bytes = KVC_STORE_BYTES_IN_FLIGHT / MAX(context->n_adapters, 1);
 	c->event_fd = fd;
 	c->is_idle = true;
 	kvc_mutex_init(&c->lock, KVC_LOCK_STORE_QUEUE);
 	kvc_cond_init(&c->idle);
 	c->records = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
-	for (size_t a = 0; a < context->n_adapters; a++)
-		c->lanes[a].tasks = g_hash_table_new(g_int64_hash, g_int64_equal);
-	if (context->n_adapters > 0) /* else nothing is ever stored */
-		kvc_l1_manager_register_listener(context->l1, &c->listener);
+	c->wanted = kvc_controller_context_active(context);
+	kvc_cond_init(&c->adapters_changed);
+	kvc_l1_manager_register_listener(context->l1, &c->listener);
 	return c;
 }
 
 void
 kvc_store_controller_start(KvcStoreController *c)
 {
-	for (size_t a = 0; a < c->context->n_adapters; a++) {
-		const KvcL2AdapterOps *ops = c->context->adapters[a].adapter->ops;
-		if (ops->delete_keys || ops->rename_key || ops->set_attributes)
-			c->deleters[a] = kvc_store_deleter_start(c, a);
-	}
+	kvc_store_adapters_attach(c, c->wanted);
 	kvc_store_logged_start(c);
 	c->is_running = pthread_create(&c->thread, NULL, store_thread, c) == 0;
 	g_assert(c->is_running);
@@ -389,6 +395,7 @@ kvc_store_controller_stop(KvcStoreController *c)
 	bool was_stopping = c->is_stopping;
 	c->is_stopping = true;
 	pthread_cond_broadcast(&c->idle);
+	pthread_cond_broadcast(&c->adapters_changed);
 	kvc_mutex_unlock(&c->lock);
 	if (was_stopping)
 		return;
@@ -396,7 +403,7 @@ kvc_store_controller_stop(KvcStoreController *c)
 	/* First: it gives them work. */
 	if (c->is_running)
 		pthread_join(c->thread, NULL);
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		if (c->deleters[a])
 			kvc_store_deleter_stop(c->deleters[a]);
 	release_all(c);
@@ -407,8 +414,10 @@ kvc_store_controller_free(KvcStoreController *c)
 {
 	kvc_store_controller_stop(c);
 	g_hash_table_unref(c->records);
-	for (size_t a = 0; a < c->context->n_adapters; a++)
-		g_hash_table_unref(c->lanes[a].tasks);
+	for (size_t a = 0; a < c->n_adapters; a++)
+		if (c->lanes[a].tasks)
+			g_hash_table_unref(c->lanes[a].tasks);
+	pthread_cond_destroy(&c->adapters_changed);
 	pthread_cond_destroy(&c->idle);
 	kvc_mutex_deinit(&c->lock);
 	close(c->event_fd);

@@ -63,4 +63,14 @@ void kvc_store_controller_await_rename(KvcStoreController *c,
  */
 int kvc_store_controller_drain(KvcStoreController *c, int64_t timeout_ns);
 
+/*
+ * Attaches ADAPTER, whose slot is filled, or detaches it; waits until that is done: 0, or
+ * -ETIMEDOUT: it goes on, call again. DEADLINE_NS 0: none. No new work may name it meanwhile. One
+ * thread at a time.
+ */
+int kvc_store_controller_set_adapter(KvcStoreController *c,
+				     size_t adapter,
+				     bool is_wanted,
+				     int64_t deadline_ns);
+
 #endif

@@ -5,6 +5,7 @@
  * results go back to the controller as messages; retries and order are its business.
  */
 
+#include "engine/adapter-call.h"
 #include "engine/store-private.h"
 
 #include <errno.h>
@@ -80,15 +81,15 @@ take_work(KvcStoreDeleter *d, GPtrArray **batch, GPtrArray **changed, Rename **r
 }
 
 static void
-delete_batch(KvcStoreDeleter *d, KvcL2Adapter *adapter, GPtrArray *batch)
+delete_batch(KvcStoreDeleter *d, KvcAdapterSlot *slot, GPtrArray *batch)
 {
 	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
 	message->type = KVC_STORE_MESSAGE_DELETED;
 	message->adapter = d->adapter;
 	message->keys = batch;
 	message->deleted = kvc_bitmap_new(batch->len);
-	message->error = adapter->ops->delete_keys(adapter, (KvcObjectKey *const *)batch->pdata,
-						   batch->len, message->deleted);
+	message->error = kvc_adapter_delete(slot, (KvcObjectKey *const *)batch->pdata, batch->len,
+					    message->deleted);
 	if (!kvc_store_controller_post(d->controller, message)) {
 		g_ptr_array_unref(message->keys);
 		kvc_bitmap_free(message->deleted);
@@ -98,10 +99,10 @@ delete_batch(KvcStoreDeleter *d, KvcL2Adapter *adapter, GPtrArray *batch)
 
 /* 0; -EBUSY: it is locked; or the adapter's -errno. */
 static int
-delete_one(KvcL2Adapter *adapter, KvcObjectKey *key)
+delete_one(KvcAdapterSlot *slot, KvcObjectKey *key)
 {
 	KvcBitmap *deleted = kvc_bitmap_new(1);
-	int rc = adapter->ops->delete_keys(adapter, &key, 1, deleted);
+	int rc = kvc_adapter_delete(slot, &key, 1, deleted);
 	if (kvc_bitmap_test(deleted, 0))
 		rc = 0;
 	else if (rc == 0)
@@ -111,17 +112,16 @@ delete_one(KvcL2Adapter *adapter, KvcObjectKey *key)
 }
 
 static void
-do_rename(KvcStoreDeleter *d, KvcL2Adapter *adapter, Rename *rename)
+do_rename(KvcStoreDeleter *d, KvcAdapterSlot *slot, Rename *rename)
 {
 	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
 	message->type = KVC_STORE_MESSAGE_RENAMED;
 	message->adapter = d->adapter;
 	message->rename = rename->rename;
 	if (rename->new_key)
-		message->error =
-			adapter->ops->rename_key(adapter, rename->old_key, rename->new_key);
+		message->error = kvc_adapter_rename(slot, rename->old_key, rename->new_key);
 	else
-		message->error = delete_one(adapter, rename->old_key);
+		message->error = delete_one(slot, rename->old_key);
 	rename_free(rename);
 	if (!kvc_store_controller_post(d->controller, message))
 		g_free(message);
@@ -140,17 +140,17 @@ static void *
 deleter_thread(void *data)
 {
 	KvcStoreDeleter *d = data;
-	KvcL2Adapter *adapter = d->controller->context->adapters[d->adapter].adapter;
+	KvcAdapterSlot *slot = &d->controller->context->adapters[d->adapter];
 	GPtrArray *batch, *changed;
 	Rename *rename;
 	pthread_setname_np(pthread_self(), "kvc-delete");
 	while (take_work(d, &batch, &changed, &rename)) {
 		if (batch)
-			delete_batch(d, adapter, batch);
+			delete_batch(d, slot, batch);
 		if (changed)
 			set_attributes(d, changed);
 		if (rename)
-			do_rename(d, adapter, rename);
+			do_rename(d, slot, rename);
 	}
 	return NULL;
 }

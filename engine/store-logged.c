@@ -57,7 +57,7 @@ kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapte
 void
 kvc_store_logged_forget(KvcStoreController *c, KvcStoreRecord *r, uint32_t adapters)
 {
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		if (r->delete_syncing & adapters & (1u << a))
 			g_queue_unlink(&c->syncing, &r->targets[a].link);
 	r->delete_syncing &= ~adapters;
@@ -109,7 +109,7 @@ may_be_left(KvcStoreController *c, const KvcStoreRecord *r)
 		return false;
 	if (!c->is_log_failing && r->delete_syncing)
 		return false;
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		if ((r->delete_waiting & (1u << a)) &&
 		    (c->is_log_failing || !r->targets[a].is_delete_failing))
 			return false;

@@ -25,8 +25,10 @@
 #define KVC_STORE_BLOCKED_TRIES 7
 
 /* A queue for each delay: what is appended to one of them is due in order. */
-#define KVC_STORE_BACKOFFS 10
-#define KVC_STORE_BACKOFF_DELETE 2 /* the first one of deletions */
+#define KVC_STORE_BACKOFFS 11
+#define KVC_STORE_BACKOFF_DELETE 2	/* the first one of deletions */
+#define KVC_STORE_BACKOFF_LAST_DELETE 9 /* and the last one */
+#define KVC_STORE_BACKOFF_PUT_OFF 10	/* stores on an adapter that cannot be reached */
 
 typedef struct KvcStoreRecord KvcStoreRecord;
 typedef struct KvcStoreRename KvcStoreRename;
@@ -80,10 +82,10 @@ struct KvcStoreRecord {
 	bool is_unsettled;
 	GList link; /* in unsettled */
 	KvcFlushWaiter *waiters;
-	KvcStoreRename *after;	/* nothing is done on an adapter before it ended there, or NULL */
-	KvcStoreRename *before; /* it waits for what is left here: this record gets nothing more */
-	GSList *deferred;	/* KvcStoreRename: they delete an old name once this is stored */
-	KvcStoreTarget targets[];
+	KvcStoreRename *after;	 /* nothing is done on an adapter before it ended there, or NULL */
+	KvcStoreRename *before;	 /* it waits for what is left here: this record gets nothing more */
+	GSList *deferred;	 /* KvcStoreRename: they delete an old name once this is stored */
+	KvcStoreTarget *targets; /* owned; one an adapter */
 };
 
 /*
@@ -104,9 +106,9 @@ struct KvcStoreRename {
 	bool carries;	/* what FROM_BEFORE is storing is the object */
 	bool is_listed; /* among the deferred ones of a record */
 	bool is_kicked;
-	GList link;	 /* in renames */
-	GList kick_link; /* in kicked */
-	KvcStoreTarget targets[];
+	GList link;		 /* in renames */
+	GList kick_link;	 /* in kicked */
+	KvcStoreTarget *targets; /* owned; one an adapter */
 };
 
 static inline uint32_t
@@ -163,7 +165,8 @@ typedef struct KvcStoreMessage {
 	KvcObjectKey *key;	/* DELETE, FLUSH, ATTRIBUTES, ATTRIBUTES_SET; RENAME: the old one */
 	KvcObjectKey *new_key;	/* RENAME */
 	KvcStoreRename *rename; /* RENAMED */
-	uint32_t adapters;	/* DELETE */
+	uint32_t adapters;	/* DELETE, RENAME: those that it concerns */
+	uint32_t renamers;	/* RENAME: of these, the ones that can */
 	uint64_t delete_id;	/* DELETE: in the deletion log */
 	KvcFlushWaiter *waiter; /* FLUSH */
 	size_t adapter;		/* DELETED, RENAMED, ATTRIBUTES_SET */
@@ -183,7 +186,6 @@ struct KvcStoreController {
 	/* Immutable after start. */
 	const KvcControllerContext *context;
 	const KvcStorePolicy *policy;
-	uint64_t lane_bytes; /* an adapter's share of what may be in flight */
 	int event_fd;
 	pthread_t thread;
 	bool is_running;
@@ -196,8 +198,15 @@ struct KvcStoreController {
 	unsigned n_drains; /* going on */
 	bool is_idle;
 	bool is_stopping;
+	uint32_t wanted, attached; /* adapters (bits): as they ought to be, as they are */
+	pthread_cond_t adapters_changed;
 
 	/* Owned by the controller thread. */
+	size_t n_adapters;	   /* what arrays of targets have */
+	uint32_t active, draining; /* attached adapters (bits) */
+	uint32_t wanted_now;	   /* as of the last messages */
+	uint64_t lane_bytes;	   /* an active adapter's share of what may be in flight */
+	int adapter_fds[KVC_MAX_ADAPTERS];
 	GHashTable *records;
 	KvcStoreLane lanes[KVC_MAX_ADAPTERS];
 	GQueue unsettled; /* records whose object had gone: the message that says why is on its way
@@ -238,9 +247,16 @@ uint32_t kvc_store_record_blocked(const KvcStoreRecord *r);
 void kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
 /* The store of R's object on ADAPTER failed with -errno: again after a while, or never. */
 void kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error);
+/*
+ * R's object cannot go to ADAPTER now, which cannot be reached (-errno): later, and that is no
+ * failed try. Only when that is so for long, and another adapter has the object, it is given up.
+ */
+void kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error);
 void kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_error);
 /* Is in no queue of a lane after this. */
 void kvc_store_leave_ready(KvcStoreTarget *t);
+/* R is not deleted from ADAPTER, unless that is under way. */
+void kvc_store_record_drop_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
 /* Moves what is due out of the back-off queues. */
 void kvc_store_fire_backoffs(KvcStoreController *c, int64_t now_ns);
 /* When the next one is due, or 0. */
@@ -281,6 +297,21 @@ kvc_store_rename_find_deleting(KvcStoreController *c, KvcObjectKey *key, uint32_
 void kvc_store_rename_overwritten(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter);
 /* R has nothing to store any more: old names that waited for it may be deleted. */
 void kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r);
+
+/* M is not deferred on ADAPTER, which goes, and not tried again there. */
+void kvc_store_rename_leave(KvcStoreController *c, KvcStoreRename *m, size_t adapter);
+
+/* store-adapters.c */
+/* The adapters that the policy chooses for KEY (bits). */
+uint32_t kvc_store_select_targets(KvcStoreController *c, const KvcObjectKey *key);
+/* For a record or for a rename. */
+KvcStoreTarget *kvc_store_targets_new(KvcStoreController *c, KvcStoreRecord *r, KvcStoreRename *m);
+void kvc_store_adapters_attach(KvcStoreController *c, uint32_t adapters);
+void kvc_store_adapters_detach(KvcStoreController *c, uint32_t adapters);
+/* Lets go of the draining ones that have nothing left. */
+void kvc_store_adapters_finish(KvcStoreController *c);
+/* The last target of R's object has gone and none has stored it: is there another one? */
+void kvc_store_adapters_retarget(KvcStoreController *c, KvcStoreRecord *r);
 
 /* store-task.c */
 void kvc_store_process_ready(KvcStoreController *c);

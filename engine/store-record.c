@@ -23,15 +23,10 @@
 static const int64_t backoff_delays_ns[KVC_STORE_BACKOFFS] = {
 	100 * KVC_MSEC_NS,		      /* stores */
 	400 * KVC_MSEC_NS,  50 * KVC_MSEC_NS, /* deletions */
-	100 * KVC_MSEC_NS,  200 * KVC_MSEC_NS,	400 * KVC_MSEC_NS,  800 * KVC_MSEC_NS,
-	1600 * KVC_MSEC_NS, 3200 * KVC_MSEC_NS, 5000 * KVC_MSEC_NS,
+	100 * KVC_MSEC_NS,  200 * KVC_MSEC_NS,	400 * KVC_MSEC_NS,
+	800 * KVC_MSEC_NS,  1600 * KVC_MSEC_NS, 3200 * KVC_MSEC_NS,
+	5000 * KVC_MSEC_NS, 250 * KVC_MSEC_NS, /* what is put off */
 };
-
-static uint32_t
-all_adapters(const KvcStoreController *c)
-{
-	return (1u << c->context->n_adapters) - 1;
-}
 
 #define deleting kvc_store_record_deleting
 
@@ -63,17 +58,10 @@ kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key)
 	KvcStoreRecord *r = g_hash_table_lookup(c->records, key);
 	if (r)
 		return r;
-	size_t n = c->context->n_adapters;
-	r = g_malloc0(sizeof(*r) + n * sizeof(r->targets[0]));
+	r = g_new0(KvcStoreRecord, 1);
+	r->targets = kvc_store_targets_new(c, r, NULL);
 	r->key = kvc_object_key_ref(key);
 	r->link.data = r;
-	for (size_t a = 0; a < n; a++) {
-		KvcStoreTarget *t = &r->targets[a];
-		t->record = r;
-		t->link.data = t->ready_link.data = t;
-		t->adapter = (uint8_t)a;
-		t->backoff = -1;
-	}
 	g_hash_table_insert(c->records, r->key, r);
 	return r;
 }
@@ -101,7 +89,7 @@ enter_ready(KvcStoreLane *lane, KvcStoreTarget *t)
 static void
 leave_queues(KvcStoreController *c, KvcStoreRecord *r)
 {
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		kvc_store_leave_ready(&r->targets[a]);
 	if (r->is_unsettled)
 		g_queue_unlink(&c->unsettled, &r->link);
@@ -198,17 +186,38 @@ give_up(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
 }
 
 void
+kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
+{
+	KvcBreakerStatus status;
+	kvc_breaker_get_status(c->context->adapters[adapter].breaker, &status);
+	if (status.is_slowest && r->stored) {
+		give_up(c, r, adapter, error);
+		return;
+	}
+	kvc_stats_add(c->context->stats, stores_put_off, 1);
+	r->waiting |= 1u << adapter;
+	kvc_store_arm(c, &r->targets[adapter], KVC_STORE_BACKOFF_PUT_OFF);
+}
+
+void
 kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
 {
 	KvcStoreTarget *t = &r->targets[adapter];
-	t->store_tries++;
 	if (r->next)
 		r->next_order = r->object_order; /* who waits for this one gets the newer one */
 	if (c->is_halting || r->next || r->before || (deleting(r) & (1u << adapter))) {
 		kvc_stats_add(c->context->stats, stores_outdated, 1);
 		return;
 	}
-	if (t->store_tries >= KVC_STORE_TRIES) {
+	if (!(c->active & (1u << adapter))) {
+		kvc_store_adapters_retarget(c, r);
+		return;
+	}
+	if (kvc_is_connection_error(error) && c->context->adapters[adapter].breaker) {
+		kvc_store_record_put_off(c, r, adapter, error);
+		return;
+	}
+	if (++t->store_tries >= KVC_STORE_TRIES) {
 		give_up(c, r, adapter, error);
 		return;
 	}
@@ -228,30 +237,14 @@ cancel_store(KvcStoreController *c, KvcStoreRecord *r)
 	r->todo = 0;
 }
 
-/* What a policy says of adapters that are not there is its error, and goes for nothing. */
-static uint32_t
-select_targets(KvcStoreController *c, const KvcStoreRecord *r)
-{
-	uint32_t targets = c->policy->select_store_targets(r->key, c->context->descriptors,
-							   c->context->n_adapters);
-	uint32_t unknown = targets & ~all_adapters(c);
-	if (unknown) {
-		kvc_stats_add(c->context->stats, store_policy_errors, 1);
-		if (kvc_store_may_log(c))
-			g_warning("store policy %s chose l2.%d, there are %zu", c->policy->name,
-				  __builtin_ctz(unknown), c->context->n_adapters);
-	}
-	return targets & ~unknown;
-}
-
 static void
 begin_store(KvcStoreController *c, KvcStoreRecord *r)
 {
 	r->object = g_steal_pointer(&r->next);
 	r->object_order = r->next_order;
 	r->stored = r->failed = 0;
-	r->todo = select_targets(c, r);
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	r->todo = kvc_store_select_targets(c, r->key);
+	for (size_t a = 0; a < c->n_adapters; a++)
 		r->targets[a].store_tries = 0;
 }
 
@@ -299,7 +292,7 @@ advance_stores(KvcStoreController *c, KvcStoreRecord *r)
 		begin_store(c, r);
 	}
 	uint32_t ready = r->todo & ~kvc_store_record_blocked(r);
-	for (size_t a = 0; a < c->context->n_adapters; a++) {
+	for (size_t a = 0; a < c->n_adapters; a++) {
 		if (ready & (1u << a))
 			enter_ready(&c->lanes[a], &r->targets[a]);
 		else
@@ -430,10 +423,10 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 	kvc_store_logged_forget(c, r, adapters);
 	if (!deleting(r))
 		r->delete_order = ++c->last_order;
-	uint32_t begun = adapters & all_adapters(c) & ~deleting(r);
+	uint32_t begun = adapters & c->active & ~deleting(r);
 	while (begun)
 		count_pending(c, take_bit(&begun), 1);
-	r->delete_todo |= adapters & all_adapters(c) & ~r->delete_waiting;
+	r->delete_todo |= adapters & c->active & ~r->delete_waiting;
 	kvc_store_record_advance(c, r);
 }
 
@@ -472,6 +465,11 @@ end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_del
 	uint32_t bit = 1u << adapter;
 	r->delete_busy &= ~bit;
 	note_delete_error(c, r, adapter, is_deleted ? 0 : error);
+	if (!is_deleted && error < 0 && !(c->active & bit)) {
+		r->delete_todo |= bit;
+		kvc_store_record_drop_delete(c, r, adapter);
+		return;
+	}
 	if (!is_deleted) {
 		/* Locked, or the adapter failed. A lock goes away soon, a dead store may take long.
 		 */
@@ -479,7 +477,7 @@ end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_del
 		t->delete_tries = MIN(t->delete_tries + 1, UINT8_MAX);
 		r->delete_todo &= ~bit;
 		r->delete_waiting |= bit;
-		kvc_store_arm(c, t, MIN(backoff, KVC_STORE_BACKOFFS - 1));
+		kvc_store_arm(c, t, MIN(backoff, KVC_STORE_BACKOFF_LAST_DELETE));
 		return;
 	}
 	t->delete_tries = 0;
@@ -488,6 +486,20 @@ end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_del
 		return;
 	count_pending(c, adapter, -1);
 	kvc_store_logged_confirm(c, r, adapter);
+}
+
+void
+kvc_store_record_drop_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
+{
+	uint32_t bit = 1u << adapter;
+	if (!((r->delete_todo | r->delete_waiting) & bit) || (r->delete_busy & bit))
+		return;
+	if (r->delete_waiting & bit)
+		kvc_store_disarm(c, &r->targets[adapter]);
+	r->delete_todo &= ~bit;
+	r->delete_waiting &= ~bit;
+	note_delete_error(c, r, adapter, 0);
+	count_pending(c, adapter, -1);
 }
 
 void
@@ -615,7 +627,7 @@ kvc_store_record_store_again(KvcStoreController *c, KvcStoreRecord *r, KvcL1Obje
 	r->object = object;
 	r->object_order = ++c->last_order;
 	r->stored = r->failed = 0;
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		r->targets[a].store_tries = 0;
 }
 
@@ -625,7 +637,7 @@ kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_erro
 	g_assert(!r->busy);
 	leave_queues(c, r);
 	kvc_store_logged_forget(c, r, UINT32_MAX);
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		kvc_store_disarm(c, &r->targets[a]);
 	uint32_t unfinished = deleting(r);
 	while (unfinished) {
@@ -645,5 +657,6 @@ kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_erro
 		kvc_l1_object_unref(r->object);
 	g_slist_free(r->deferred);
 	kvc_object_key_unref(r->key);
+	g_free(r->targets);
 	g_free(r);
 }

@@ -157,21 +157,14 @@ count_pending(KvcStoreController *c, uint32_t adapters, int change)
 static KvcStoreRename *
 rename_new(KvcStoreController *c, const KvcStoreMessage *message)
 {
-	size_t n = c->context->n_adapters;
-	KvcStoreRename *m = g_malloc0(sizeof(*m) + n * sizeof(m->targets[0]));
+	KvcStoreRename *m = g_new0(KvcStoreRename, 1);
+	m->targets = kvc_store_targets_new(c, NULL, m);
 	m->old_key = kvc_object_key_ref(message->key);
 	m->new_key = kvc_object_key_ref(message->new_key);
 	m->object = message->object;
 	m->fd = message->object ? message->object->fd : -1;
-	m->todo = kvc_controller_context_renamers(c->context);
-	m->by_store = m->deferred = ((1u << n) - 1) & ~m->todo;
-	for (size_t a = 0; a < n; a++) {
-		KvcStoreTarget *t = &m->targets[a];
-		t->rename = m;
-		t->link.data = t;
-		t->adapter = (uint8_t)a;
-		t->backoff = -1;
-	}
+	m->todo = message->renamers;
+	m->by_store = m->deferred = message->adapters & ~message->renamers;
 	m->link.data = m->kick_link.data = m;
 	g_queue_push_tail_link(&c->renames, &m->link);
 	count_pending(c, kvc_store_rename_pending(m), 1);
@@ -315,7 +308,7 @@ wait_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, int error)
 		note_failure(c, m, a, error);
 	t->delete_tries = MIN(t->delete_tries + 1, UINT8_MAX);
 	m->waiting |= 1u << a;
-	kvc_store_arm(c, t, MIN(backoff, KVC_STORE_BACKOFFS - 1));
+	kvc_store_arm(c, t, MIN(backoff, KVC_STORE_BACKOFF_LAST_DELETE));
 }
 
 void
@@ -354,9 +347,7 @@ is_overwritten(KvcStoreController *c, KvcStoreRename *m, uint32_t bit)
 	if (to->before)
 		return false;
 	if (to->next)
-		return c->policy->select_store_targets(to->key, c->context->descriptors,
-						       c->context->n_adapters) &
-		       bit;
+		return kvc_store_select_targets(c, to->key) & bit;
 	return (to->todo & bit) || ((!to->object || m->fd < 0) && store_resident(c, m, bit));
 }
 
@@ -388,7 +379,10 @@ kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message)
 	size_t a = message->adapter;
 	uint32_t bit = 1u << a;
 	m->busy &= ~bit;
-	if (message->error < 0 && message->error != -ENOENT)
+	bool is_failed = message->error < 0 && message->error != -ENOENT;
+	if (is_failed && message->error != -EBUSY && !(c->active & bit))
+		end_on_adapter(c, m, a, KVC_RENAME_ABSENT);
+	else if (is_failed)
 		wait_on_adapter(c, m, a, message->error);
 	else if ((m->by_store | m->purge) & bit)
 		end_on_adapter(c, m, a, KVC_RENAME_ABSENT);
@@ -452,6 +446,21 @@ kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r)
 	g_slist_free(renames);
 }
 
+void
+kvc_store_rename_leave(KvcStoreController *c, KvcStoreRename *m, size_t adapter)
+{
+	uint32_t bit = 1u << adapter;
+	bool is_failing = (m->waiting & bit) && m->targets[adapter].is_delete_failing;
+	if (is_failing)
+		kvc_store_disarm(c, &m->targets[adapter]);
+	if (is_failing || (m->deferred & bit)) {
+		m->waiting &= ~bit;
+		m->deferred &= ~bit;
+		end_on_adapter(c, m, adapter, KVC_RENAME_ABSENT);
+	}
+	kvc_store_rename_kick(c, m);
+}
+
 /* ---- The end ------------------------------------------------------------------------------- */
 
 static void
@@ -465,7 +474,7 @@ void
 kvc_store_rename_free(KvcStoreController *c, KvcStoreRename *m)
 {
 	count_pending(c, kvc_store_rename_pending(m), -1);
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		kvc_store_disarm(c, &m->targets[a]);
 	if (m->from_before)
 		kvc_store_record_free(c, m->from_before, -ESHUTDOWN);
@@ -476,6 +485,7 @@ kvc_store_rename_free(KvcStoreController *c, KvcStoreRename *m)
 	g_queue_unlink(&c->renames, &m->link);
 	kvc_object_key_unref(m->old_key);
 	kvc_object_key_unref(m->new_key);
+	g_free(m->targets);
 	g_free(m);
 }
 

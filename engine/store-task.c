@@ -7,6 +7,7 @@
  * that. A batch that failed before is tried again key by key.
  */
 
+#include "engine/adapter-call.h"
 #include "engine/store-private.h"
 
 #include <errno.h>
@@ -32,10 +33,10 @@ charge(const KvcStoreRecord *r)
 static void
 submit_task(KvcStoreController *c, KvcStoreTask *task)
 {
-	KvcL2Adapter *adapter = c->context->adapters[task->adapter].adapter;
+	KvcAdapterSlot *slot = &c->context->adapters[task->adapter];
 	kvc_stats_add(c->context->stats, stores, task->n);
 	c->n_tasks++;
-	task->id = adapter->ops->submit_store_task(adapter, task->keys, task->objects, task->n);
+	task->id = kvc_adapter_submit_store(slot, task->keys, task->objects, task->n);
 	if (task->id == 0)
 		g_queue_push_tail(&c->refused, task);
 	else
@@ -113,7 +114,7 @@ lock_object(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 static void
 drop_store(KvcStoreController *c, KvcStoreRecord *r)
 {
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		kvc_store_leave_ready(&r->targets[a]);
 	r->todo = 0;
 	r->is_unsettled = true;
@@ -145,6 +146,14 @@ has_room(const KvcStoreController *c, const KvcStoreLane *lane, const KvcStoreRe
 }
 
 static void
+put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
+{
+	r->todo &= ~(1u << adapter);
+	kvc_store_record_put_off(c, r, adapter, -EHOSTDOWN);
+	kvc_store_record_advance(c, r);
+}
+
+static void
 process_lane(KvcStoreController *c, size_t adapter)
 {
 	KvcStoreLane *lane = &c->lanes[adapter];
@@ -154,15 +163,19 @@ process_lane(KvcStoreController *c, size_t adapter)
 		if (!t || !has_room(c, lane, t->record))
 			break;
 		kvc_store_leave_ready(t);
-		if (t->record->todo & ~kvc_store_record_blocked(t->record) & (1u << adapter))
+		if (!(t->record->todo & ~kvc_store_record_blocked(t->record) & (1u << adapter)))
+			continue;
+		if (kvc_adapter_admits(&c->context->adapters[adapter]))
 			submit_target(c, t->record, adapter);
+		else
+			put_off(c, t->record, adapter);
 	}
 }
 
 void
 kvc_store_process_ready(KvcStoreController *c)
 {
-	for (size_t a = 0; a < c->context->n_adapters; a++)
+	for (size_t a = 0; a < c->n_adapters; a++)
 		process_lane(c, a);
 	while (c->open.length > 0)
 		submit_task(c, g_queue_pop_head(&c->open));
@@ -180,7 +193,12 @@ finish_target(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int64_t 
 	c->lanes[adapter].bytes_in_flight -= charge(r);
 	if (!r->busy)
 		kvc_l1_object_unmap(&r->memory);
-	if (result >= 0) {
+	if (result >= 0 && !(c->active & bit)) {
+		/* It goes, and takes the object with it. */
+		kvc_stats_add(context->stats, stores_completed, 1);
+		kvc_store_rename_overwritten(c, r, adapter);
+		kvc_store_adapters_retarget(c, r);
+	} else if (result >= 0) {
 		r->stored |= bit;
 		kvc_stats_add(context->stats, stores_completed, 1);
 		kvc_store_rename_overwritten(c, r, adapter);
@@ -224,11 +242,11 @@ note_unknown(KvcStoreController *c, size_t adapter)
 void
 kvc_store_drain_completions(KvcStoreController *c, size_t adapter)
 {
-	KvcL2Adapter *l2 = c->context->adapters[adapter].adapter;
+	KvcAdapterSlot *slot = &c->context->adapters[adapter];
 	KvcL2StoreResult results[64];
 	size_t n;
 	do {
-		n = l2->ops->pop_completed_store_tasks(l2, results, G_N_ELEMENTS(results));
+		n = kvc_adapter_pop_stores(slot, results, G_N_ELEMENTS(results));
 		for (size_t i = 0; i < n; i++) {
 			KvcStoreTask *task =
 				g_hash_table_lookup(c->lanes[adapter].tasks, &results[i].task_id);

@@ -43,10 +43,11 @@ print_tiers(const Subject *s, GString *out)
 {
 	if (s->info.tiers & KVC_TIER_L1)
 		g_string_append(out, "l1");
-	const char *type;
-	for (size_t i = 0; (type = kvc_storage_manager_adapter_type(s->inode->fs->sm, i)); i++)
-		if (s->info.tiers & (1u << i))
+	for (size_t i = 0; i < KVC_MAX_ADAPTERS; i++) {
+		const char *type = kvc_storage_manager_adapter_type(s->inode->fs->sm, i);
+		if (type && (s->info.tiers & (1u << i)))
 			g_string_append_printf(out, "%s%s", out->len ? "," : "", type);
+	}
 	return s->is_known;
 }
 

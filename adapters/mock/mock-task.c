@@ -172,9 +172,8 @@ run_load(MockAdapter *mock, MockTask *task)
 	}
 }
 
-/* Takes one of the failures that are left, else lets RATE decide; true: this task fails. */
-static bool
-take_failure(MockAdapter *mock, int64_t *left, double rate)
+bool
+mock_take_failure(MockAdapter *mock, int64_t *left, double rate)
 {
 	pthread_mutex_lock(&mock->lock);
 	bool fails = *left > 0;
@@ -189,9 +188,15 @@ take_failure(MockAdapter *mock, int64_t *left, double rate)
 static void
 run_task(MockAdapter *mock, MockTask *task)
 {
+	if (mock_take_failure(mock, &mock->fail_connections, 0)) {
+		task->result = -ECONNREFUSED;
+		if (task->kind != MOCK_STORE) /* the engine sees no errno of them */
+			kvc_breaker_note(mock->base.breaker, -ECONNREFUSED);
+		return;
+	}
 	switch (task->kind) {
 	case MOCK_STORE:
-		if (take_failure(mock, &mock->fail_stores, mock->store_failure_rate))
+		if (mock_take_failure(mock, &mock->fail_stores, mock->store_failure_rate))
 			task->result = -EIO;
 		else
 			run_store(mock, task);
@@ -200,7 +205,7 @@ run_task(MockAdapter *mock, MockTask *task)
 		run_lookup(mock, task);
 		break;
 	default:
-		if (!take_failure(mock, &mock->fail_loads, mock->load_failure_rate))
+		if (!mock_take_failure(mock, &mock->fail_loads, mock->load_failure_rate))
 			run_load(mock, task);
 		break;
 	}

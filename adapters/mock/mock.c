@@ -70,6 +70,12 @@ static const KvcOptionSpec mock_options[] = {
 	 .min = 0,
 	 .max = UINT32_MAX,
 	 .help = "of what is random (for tests)"},
+	{.name = "fail_connections",
+	 .type = KVC_OPTION_INT,
+	 .default_value = "0",
+	 .min = 0,
+	 .max = 1e9,
+	 .help = "how many tasks and calls cannot reach the store first (for tests)"},
 	{.name = NULL},
 };
 
@@ -103,6 +109,7 @@ mock_open(const KvcOptions *options, GError **error)
 	mock->load_failure_rate = kvc_options_get_double(options, "load_failure_rate");
 	mock->jitter_ns = kvc_options_get_double(options, "jitter_ms") * 1e6;
 	mock->random = g_rand_new_with_seed((guint32)kvc_options_get_int(options, "seed"));
+	mock->fail_connections = kvc_options_get_int(options, "fail_connections");
 	mock_tasks_init(mock);
 	mock_objects_init(mock);
 	for (size_t i = 0; i < MOCK_KINDS; i++) {
@@ -206,7 +213,9 @@ mock_query_lookup_and_lock_result(KvcL2Adapter *adapter,
 		return result;
 	set_hits(task, found);
 	for (size_t i = 0; i < task->n; i++)
-		if (task->hits[i]) {
+		if (task->result < 0) {
+			info[i].mtime_ns = KVC_L2_NOT_ASKED;
+		} else if (task->hits[i]) {
 			info[i] = task->info[i];
 			task->info[i].xattrs = NULL;
 		}
@@ -258,6 +267,8 @@ mock_delete_keys(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n, Kvc
 {
 	MockAdapter *mock = (MockAdapter *)adapter;
 
+	if (mock_take_failure(mock, &mock->fail_connections, 0))
+		return -ECONNREFUSED;
 	pthread_mutex_lock(&mock->lock);
 	for (size_t i = 0; i < n; i++) {
 		MockRecord *record = g_hash_table_lookup(mock->records, keys[i]);
@@ -277,6 +288,8 @@ mock_rename_key(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_
 {
 	MockAdapter *mock = (MockAdapter *)adapter;
 
+	if (mock_take_failure(mock, &mock->fail_connections, 0))
+		return -ECONNREFUSED;
 	pthread_mutex_lock(&mock->lock);
 	int rc = mock_rename_object_locked(mock, old_key, new_key);
 	pthread_mutex_unlock(&mock->lock);
@@ -288,6 +301,8 @@ mock_set_attributes(KvcL2Adapter *adapter, KvcObjectKey *key, const KvcObjectAtt
 {
 	MockAdapter *mock = (MockAdapter *)adapter;
 
+	if (mock_take_failure(mock, &mock->fail_connections, 0))
+		return -ECONNREFUSED;
 	pthread_mutex_lock(&mock->lock);
 	MockRecord *record = mock_find_stored_locked(mock, key);
 	if (record)

@@ -29,7 +29,7 @@ typedef struct MockTask {
 	KvcMemoryObj *objects; /* store, load */
 	KvcL2ObjectInfo *info; /* lookup */
 	bool *hits;	       /* lookup, load */
-	int64_t result;	       /* store */
+	int64_t result;	       /* store; lookup: -errno if it could not ask */
 } MockTask;
 
 /* All that is known of a key. Without data it only carries the count of stores in flight. */
@@ -58,8 +58,8 @@ typedef struct MockAdapter {
 	pthread_cond_t wake;
 	bool stopping;
 	KvcL2TaskId last_id;
-	int64_t busy_until_ns; /* when the bandwidth is free again */
-	int64_t fail_stores, fail_loads;
+	int64_t busy_until_ns;				   /* when the bandwidth is free again */
+	int64_t fail_stores, fail_loads, fail_connections; /* how many are left */
 	GRand *random;
 	GTree *queue;	     /* of pending tasks, by due time and id; does not own them */
 	GHashTable *tasks;   /* lookups and loads by id, until queried */
@@ -104,6 +104,9 @@ KvcL2TaskId mock_task_submit(KvcL2Adapter *adapter, MockTask *task);
 MockTask *mock_task_take(KvcL2Adapter *adapter, KvcL2TaskId id, MockKind kind, int *result);
 void mock_tasks_init(MockAdapter *mock);
 void mock_tasks_deinit(MockAdapter *mock);
+/* Takes one of the failures that are left, else lets RATE decide; true: what is to be done fails.
+ */
+bool mock_take_failure(MockAdapter *mock, int64_t *left, double rate);
 /* Thread function, USER is the MockAdapter. */
 void *mock_main(void *user);
 int64_t mock_now_ns(clockid_t clock);

@@ -14,6 +14,7 @@
 
 #include "kvcache/attributes.h"
 #include "kvcache/bitmap.h"
+#include "kvcache/breaker.h"
 #include "kvcache/decls.h"
 #include "kvcache/object-key.h"
 #include "kvcache/options.h"
@@ -30,6 +31,8 @@ typedef struct KvcL2AdapterOps KvcL2AdapterOps;
 
 struct KvcL2Adapter {
 	const KvcL2AdapterOps *ops; /* set by open */
+	/* The engine's, set after open, alive until close returned; or NULL. See breaker.h. */
+	KvcBreaker *breaker;
 };
 
 /*

@@ -10,6 +10,7 @@
 #include "kvcache/adapter.h"
 #include "kvcache/attributes.h"
 #include "kvcache/bitmap.h"
+#include "kvcache/breaker.h"
 #include "kvcache/crc.h"
 #include "kvcache/decls.h"
 #include "kvcache/io.h"

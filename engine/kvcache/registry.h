@@ -7,9 +7,14 @@
  *
  *	KVC_REGISTER(kvc_register_l2_adapter, fs_adapter_ops)
  *
- * Registration aborts on a duplicate name, an api or struct_size that does not fit, or a required
- *slot that is NULL: those are programming errors of the module. Registration is single-threaded
- *(before main), reading is from any thread.
+ * A duplicate name, an api or struct_size that does not fit, or a required slot that is NULL are
+ * programming errors of the module: before main they abort, a module that is loaded later is
+ * refused. All functions are for any thread.
+ *
+ * A name that is not registered is looked for as NAME.so, for an adapter in
+ * $libdir/kvcachefs/adapters (or the directory that the environment variable KVC_ADAPTER_DIR
+ *names), for a policy in $libdir/kvcachefs/policies (KVC_POLICY_DIR). Such a file is a shared
+ *object that registers itself in the same way; it is loaded once and stays.
  */
 
 #include "kvcache/adapter.h"
@@ -29,7 +34,10 @@ void kvc_register_eviction_policy(const KvcEvictionPolicy *policy);
 		function(&object);                                                                 \
 	}
 
-/* By name; NULL with ERROR set that quotes NAME and lists the known ones. */
+/*
+ * By name, loaded if need be (then it blocks); NULL with ERROR set that quotes NAME and lists the
+ * known ones, or says why its file was refused.
+ */
 const KvcL2AdapterOps *kvc_find_l2_adapter(const char *name, GError **error);
 const KvcStorePolicy *kvc_find_store_policy(const char *name, GError **error);
 const KvcPrefetchPolicy *kvc_find_prefetch_policy(const char *name, GError **error);

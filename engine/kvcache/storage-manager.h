@@ -446,8 +446,9 @@ int kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key);
 
 /*
  * Calls DONE(user, 0) once KEY is stored in L2 or needs no store, DONE(user, -EIO) when every
- * target failed, -ENOENT when it is not known. Possibly before this returns. "Store first"; what was
- * given up before is tried again. DONE may run in the StoreController's thread and must not block.
+ * target failed, -ENOENT when it is not known. Possibly before this returns. "Store first"; what
+ * was given up before is tried again. DONE may run in the StoreController's thread and must not
+ * block.
  */
 void kvc_storage_manager_flush(KvcStorageManager *sm,
 			       KvcObjectKey *key,
@@ -468,10 +469,38 @@ int kvc_storage_manager_wait_listed(KvcStorageManager *sm, int64_t timeout_ns);
 /* Is more than half of L1 on its way to L2? Then writers ought to be slowed. From memory. */
 bool kvc_storage_manager_is_half_dirty(KvcStorageManager *sm);
 bool kvc_storage_manager_has_l2(KvcStorageManager *sm);
-/* The type of the adapter with index I ("fs"), NULL past the last one. Any thread. */
+/*
+ * The type of the adapter with index I ("fs"), NULL where there is none; indexes are below
+ * KVC_MAX_ADAPTERS and may have holes. Static. Any thread.
+ */
 const char *kvc_storage_manager_adapter_type(KvcStorageManager *sm, size_t i);
-/* Is any adapter shared, i.e. worth asking about keys that no index knows? */
+/*
+ * Is any adapter shared, i.e. worth asking about keys that no index knows? Not one whose breaker is
+ * open.
+ */
 bool kvc_storage_manager_has_shared_l2(KvcStorageManager *sm);
+
+/* ---- Adapters that come and go ------------------------------------------------------------- */
+
+/*
+ * Opens one more adapter (as in KvcStorageManagerConfig.l2_adapters), which gets new stores,
+ * deletions, lookups and plans from now on and is listed in the background. What is in memory
+ * already is not stored in it. Returns its index, or -1 with ERROR set. Blocks for a moment; any
+ * thread that may block.
+ */
+int
+kvc_storage_manager_add_adapter(KvcStorageManager *sm, const char *specification, GError **error);
+/*
+ * Removes the adapter with INDEX: at once it gets nothing new; the tasks that it has end, the locks
+ * that requests hold on it are returned, and it is closed. Objects that were to be stored in it
+ * only are stored in another one that the policy chooses, if there is one; keys that only it had
+ * are lost (key_lost). Deletions and renames that fail there are left: the deletion log does the
+ * deletions when the store is added again. Its index is then free for another one.
+ *
+ * 0; -ENOENT: there is none; -ETIMEDOUT: it is still draining (status says so) and gets nothing
+ * new, call this again to wait on. TIMEOUT_NS 0 does not wait. Blocks; any thread that may block.
+ */
+int kvc_storage_manager_remove_adapter(KvcStorageManager *sm, size_t index, int64_t timeout_ns);
 
 /* ---- Status -------------------------------------------------------------------------------- */
 
