@@ -426,6 +426,8 @@ open_staging(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	}
 	if (is_write && kvcfs_staging_join(inode) < 0)
 		return false;
+	if (is_write)
+		kvcfs_own_file_opened(inode, fuse_req_ctx(req)->pid);
 	if (is_write && kvcfs_staging_is_copy(inode))
 		open_private(req, inode, fi);
 	else
