@@ -27,6 +27,7 @@
 #define KVCFS_STATS(X)                                                                             \
 	X(opens, "Opens of objects for reading")                                                   \
 	X(opens_waited, "Of these, those that waited for a load from L2")                          \
+	X(loads_unread, "Of these, those closed before anybody had read what they loaded")         \
 	X(opens_stale, "Opens of a replaced file, answered with another look at its name")         \
 	X(opens_missed, "Opens answered ENOENT: nowhere, lost on the way, or too late")            \
 	X(creates, "Writers that created a file")                                                  \
@@ -591,6 +592,7 @@ typedef struct KvcfsHandle {
 	KvcL1Object *object; /* READ: read-locked; NULL for a staging inode */
 	int fd;		     /* READ and WRITE of a staging inode: its file (owned); else -1 */
 	bool is_counted;     /* in the inode's n_opens */
+	bool has_loaded;     /* READ: its open waited for the load, and reads can be seen */
 	GString *text;	     /* TEXT: what is read; KEYS_WRITE: the line that is not complete yet */
 	uint64_t write_offset; /* KEYS_WRITE: where the next write must be, unless O_APPEND */
 	bool is_replacing; /* KEYS_WRITE: O_TRUNC, in effect with the first good write or close */

@@ -5,7 +5,6 @@
 # rename and remove it by its path, and what he has removed does not appear at the close. The maker is the thread that
 # opened it, until it has closed it, and of a file made with O_EXCL (lock files) the whole process.
 #
-# quick
 # parallel
 
 . "$(dirname "$0")/lib.sh"

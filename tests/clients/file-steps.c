@@ -7,7 +7,7 @@
  * without a close at the end of its input.
  *
  *   open PATH FLAGS: of r w (both: read and write) c (O_CREAT) t (O_TRUNC) x (O_EXCL) a (O_APPEND)
- *     d (O_DIRECT)
+ *     d (O_DIRECT) n (O_NOATIME)
  *   dup, drop: keeps a second descriptor of the same open, closes that one
  *   keep: the descriptor is that second one, for another open
  *   direct: O_DIRECT by F_SETFL
@@ -59,6 +59,7 @@ do_open(const char *path, const char *flags)
 	how |= strchr(flags, 'x') ? O_EXCL : 0;
 	how |= strchr(flags, 'a') ? O_APPEND : 0;
 	how |= strchr(flags, 'd') ? O_DIRECT : 0;
+	how |= strchr(flags, 'n') ? O_NOATIME : 0;
 	fd = open(path, how | O_CLOEXEC, 0644);
 	return errno_or_0(fd);
 }
