@@ -290,6 +290,8 @@ void kvc_l1_manager_set_clean(KvcL1Manager *m, KvcL1Object *object, bool replica
 
 KvcL1Object *kvc_l1_object_ref(KvcL1Object *object);
 void kvc_l1_object_unref(KvcL1Object *object);
+/* A load has filled it, and nobody has read it yet: see kvc_l1_object_take_unread(). */
+void kvc_l1_object_mark_unread(KvcL1Object *object);
 /*
  * Maps the whole file (WRITE: also for writing), rounded up to pages: *OUT is filled (data NULL for
  * an empty object). 0 or -errno. kvc_l1_object_unmap() when the adapter is done.

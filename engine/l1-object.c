@@ -320,6 +320,26 @@ kvc_l1_object_was_memory_full(KvcL1Object *object)
 	return kvc_l1_memory_full_epoch(memory) != object->full_epoch;
 }
 
+/*
+ * The access time 0 is "not read": older than the mtime, so that the next read moves it (relatime).
+ * Where it cannot be set the object counts as read.
+ */
+void
+kvc_l1_object_mark_unread(KvcL1Object *object)
+{
+	const struct timespec times[2] = {{0}, {.tv_nsec = UTIME_OMIT}};
+	futimens(object->fd, times);
+}
+
+bool
+kvc_l1_object_take_unread(KvcL1Object *object)
+{
+	const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, {.tv_nsec = UTIME_OMIT}};
+	struct stat st;
+	return fstat(object->fd, &st) == 0 && st.st_atim.tv_sec == 0 &&
+	       futimens(object->fd, times) == 0;
+}
+
 int
 kvc_l1_object_map(KvcL1Object *object, bool write, KvcMemoryObj *out)
 {

@@ -212,6 +212,7 @@ count_locks(const KvcPrefetchLoad *load)
 static KvcPrefetchKeyState
 admit(KvcPrefetchController *c, KvcPrefetchLoad *load, KvcL1Object **locked)
 {
+	kvc_l1_object_mark_unread(load->object);
 	c->admitting = load;
 	KvcL1Error error = kvc_l1_manager_finish_write_and_reserve_read(
 		c->context->l1, load->object, count_locks(load), locked);

@@ -226,6 +226,7 @@ static void
 open_locked_object(fuse_req_t req,
 		   KvcfsInode *inode,
 		   KvcL1Object *object,
+		   bool has_loaded,
 		   struct fuse_file_info *fi)
 {
 	Kvcfs *fs = inode->fs;
@@ -239,6 +240,8 @@ open_locked_object(fuse_req_t req,
 	}
 	KvcfsHandle *handle = kvcfs_handle_new(KVCFS_HANDLE_READ, inode);
 	handle->opener = kvc_lock_owner("open by thread", (uint64_t)tid);
+	/* The kernel does not say what is read with O_NOATIME. */
+	handle->has_loaded = has_loaded && !(fi->flags & O_NOATIME);
 	fi->noflush = 1;
 	kvc_storage_manager_reserve_read_again(fs->sm, object);
 	kvcfs_handle_take_object(handle, object);
@@ -259,7 +262,7 @@ after_load(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 	Kvcfs *fs = wait->inode->fs;
 	KvcL1Object *object = kvcfs_fetch_take_object(fetch, why);
 	if (object) {
-		open_locked_object(req, wait->inode, object, &wait->fi);
+		open_locked_object(req, wait->inode, object, true, &wait->fi);
 	} else if (why == KVCFS_WAKE_INTERRUPT) {
 		fuse_reply_err(req, EINTR);
 	} else {
@@ -291,7 +294,7 @@ open_for_reading(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 		kvcfs_fetch_object(fs, req, key, after_load, wait);
 		return;
 	}
-	open_locked_object(req, inode, object, fi);
+	open_locked_object(req, inode, object, false, fi);
 }
 
 /* Answered, INODE may be forgotten: hence the reference. */
@@ -425,6 +428,8 @@ open_staging(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	}
 	if (is_write && kvcfs_staging_join(inode) < 0)
 		return false;
+	if (is_write)
+		kvcfs_own_file_opened(inode, fuse_req_ctx(req)->pid);
 	if (is_write && kvcfs_staging_is_copy(inode))
 		open_private(req, inode, fi);
 	else

@@ -89,6 +89,8 @@ kvcfs_handle_release(KvcfsHandle *handle)
 {
 	KvcfsInode *inode = kvcfs_inode_ref(handle->inode);
 	bool is_writer = handle->kind == KVCFS_HANDLE_WRITE;
+	if (handle->has_loaded && kvc_l1_object_take_unread(handle->object))
+		kvcfs_count(inode->fs, loads_unread);
 	if (handle->kind == KVCFS_HANDLE_PREFIX_DIR)
 		leave_prefix(handle);
 	kvcfs_handle_free(handle);

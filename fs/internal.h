@@ -27,6 +27,7 @@
 #define KVCFS_STATS(X)                                                                             \
 	X(opens, "Opens of objects for reading")                                                   \
 	X(opens_waited, "Of these, those that waited for a load from L2")                          \
+	X(loads_unread, "Of these, those closed before anybody had read what they loaded")         \
 	X(opens_stale, "Opens of a replaced file, answered with another look at its name")         \
 	X(opens_missed, "Opens answered ENOENT: nowhere, lost on the way, or too late")            \
 	X(creates, "Writers that created a file")                                                  \
@@ -95,6 +96,11 @@ typedef enum {
 typedef struct KvcfsInode KvcfsInode;
 typedef struct KvcfsChain KvcfsChain;
 
+/* A thread and its process, of a request; 0: not known, or not looked at. */
+typedef struct KvcfsCaller {
+	pid_t thread, process;
+} KvcfsCaller;
+
 /* A file that is being written, or a temporary one. Protected by names. */
 typedef struct KvcfsStaging {
 	/* Owned; NULL: a copy (of BASE) that nobody has written to yet. Never taken back. */
@@ -110,9 +116,12 @@ typedef struct KvcfsStaging {
 	char *temp_name;
 	uint64_t sequence; /* order in listings */
 	unsigned n_writers;
+	/* Who sees it as a plain file before its commit (own-file.c). */
+	KvcfsCaller owner;
+	unsigned n_owner_opens;
 	bool is_expected;    /* made for an OPEN that is to come: no writer yet */
 	bool is_overwrite;   /* a committed object of this name was opened for writing */
-	bool is_target_gone; /* and removed since */
+	bool is_target_gone; /* its name was removed: nothing will be committed */
 	bool is_declared_complete;
 	bool is_direct;	    /* not passed through: a copy, or made without a reservation */
 	int64_t flushed_ns; /* the last FLUSH by a living writer; 0: none */
@@ -392,6 +401,7 @@ typedef struct KvcfsStagingParams {
 	mode_t mode;
 	uid_t uid;
 	gid_t gid;
+	KvcfsCaller owner;
 	KvcL1Object *object; /* taken; NULL: a copy to be (overwrite.c) */
 	bool is_direct, is_expected, is_overwrite;
 } KvcfsStagingParams;
@@ -425,8 +435,13 @@ int kvcfs_staging_join(KvcfsInode *inode);
 int kvcfs_staging_displace(KvcfsInode *inode, KvcfsInode **out, KvcfsInode **dir, char **name);
 /* Is somebody writing a file that will be KEY? */
 bool kvcfs_is_being_written_locked(Kvcfs *fs, const KvcObjectKey *key);
+/* Their inodes in the order in which they got the name (not owned), or NULL. */
+GPtrArray *kvcfs_staging_writers_locked(Kvcfs *fs, const KvcObjectKey *key);
+/* INODE, which has a target, has lost that name: its last close drops it. */
+void kvcfs_staging_lose_name_locked(KvcfsInode *inode);
+/* INODE, which has a target, will be committed as KEY instead. */
+void kvcfs_staging_retarget_locked(KvcfsInode *inode, KvcObjectKey *key);
 /* KEY was removed: who was overwriting it writes into a file without a name. */
-void kvcfs_staging_object_removed(Kvcfs *fs, const KvcObjectKey *key);
 void kvcfs_staging_object_removed_locked(Kvcfs *fs, const KvcObjectKey *key);
 /* A rename: who was overwriting the object, or writes into the directory, writes there now. */
 void kvcfs_staging_object_moved_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key);
@@ -452,6 +467,24 @@ int kvcfs_staging_reserve(KvcfsInode *inode, uint64_t bytes);
 void kvcfs_staging_drop_if_idle(KvcfsInode *inode);
 /* Frees what a dying inode still has; from inode.c, without locks. */
 void kvcfs_staging_free(KvcfsInode *inode);
+
+/* ---- own-file.c: who sees a plain file before its commit ------------------------------------- */
+
+/* Who will see the file NAME that TID makes in DIR by an open with FLAGS. Without locks. */
+KvcfsCaller kvcfs_own_file_maker(const KvcfsInode *dir, const char *name, pid_t tid, int flags);
+/* TID, looked at as far as it matters for KEY. Without locks. */
+KvcfsCaller kvcfs_own_file_caller(Kvcfs *fs, const KvcObjectKey *key, pid_t tid);
+/* TID has opened INODE for writing, or closed it. */
+void kvcfs_own_file_opened(KvcfsInode *inode, pid_t tid);
+void kvcfs_own_file_closed_locked(KvcfsStaging *st, pid_t tid);
+/* CALLER's file that will be KEY, the youngest (not referenced), or NULL. */
+KvcfsInode *
+kvcfs_own_file_find_locked(Kvcfs *fs, const KvcObjectKey *key, const KvcfsCaller *caller);
+/* CALLER removes the name KEY, or gives it to another file: true: it had such a file. */
+bool kvcfs_own_file_unlink_locked(Kvcfs *fs, const KvcObjectKey *key, const KvcfsCaller *caller);
+/* CALLER renames its file INODE, and may. */
+void
+kvcfs_own_file_rename_locked(KvcfsInode *inode, KvcObjectKey *new_key, const KvcfsCaller *caller);
 
 /* ---- write-proof.c: what is known against a written file ------------------------------------- */
 
@@ -482,12 +515,13 @@ KvcfsInode *kvcfs_temp_add_locked(KvcfsInode *dir, const char *name, KvcfsInode 
 void kvcfs_temp_forget(KvcfsInode *inode);
 /* unlink(2) of a temporary file: 0 or -ENOENT. */
 int kvcfs_temp_unlink(KvcfsInode *dir, const char *name);
-/* rename(2) of the temporary file NAME in DIR to NEW_NAME in NEW_DIR: 0 or -errno. */
+/* rename(2) by TID of the temporary file NAME in DIR to NEW_NAME in NEW_DIR: 0 or -errno. */
 int kvcfs_temp_rename(KvcfsInode *dir,
 		      const char *name,
 		      KvcfsInode *new_dir,
 		      const char *new_name,
-		      unsigned flags);
+		      unsigned flags,
+		      pid_t tid);
 
 /* ---- rename.c ----------------------------------------------------------------------------------
  */
@@ -559,6 +593,7 @@ typedef struct KvcfsHandle {
 	KvcLockOwner opener; /* owns that lock */
 	int fd;		     /* READ and WRITE of a staging inode: its file (owned); else -1 */
 	bool is_counted;     /* in the inode's n_opens */
+	bool has_loaded;     /* READ: its open waited for the load, and reads can be seen */
 	GString *text;	     /* TEXT: what is read; KEYS_WRITE: the line that is not complete yet */
 	uint64_t write_offset; /* KEYS_WRITE: where the next write must be, unless O_APPEND */
 	bool is_replacing; /* KEYS_WRITE: O_TRUNC, in effect with the first good write or close */

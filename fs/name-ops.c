@@ -101,6 +101,24 @@ waits_for_commit(Lookup *lookup)
 	return true;
 }
 
+/* The caller's own file, that nobody else may see yet. true: answered. */
+static bool
+lookup_found_own(Lookup *lookup)
+{
+	Kvcfs *fs = lookup->fs;
+	KvcfsCaller caller = kvcfs_own_file_caller(fs, lookup->key, fuse_req_ctx(lookup->req)->pid);
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = kvcfs_own_file_find_locked(fs, lookup->key, &caller);
+	if (inode)
+		kvcfs_inode_ref_locked(inode);
+	pthread_mutex_unlock(&fs->names);
+	if (!inode)
+		return false;
+	kvcfs_reply_entry(lookup->req, inode);
+	lookup_free(lookup);
+	return true;
+}
+
 static void
 lookup_found(Lookup *lookup)
 {
@@ -154,6 +172,8 @@ lookup_step(Lookup *lookup)
 		return;
 	if (has_moved(lookup))
 		lookup_step(lookup);
+	else if (lookup_found_own(lookup))
+		return;
 	else if (is_named && !lookup->has_asked_l2 && kvc_storage_manager_has_shared_l2(fs->sm))
 		ask_l2(lookup);
 	else
@@ -402,14 +422,18 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	kvcfs_reply_entry(req, inode);
 }
 
-/* rm in a rank or plain directory: from every tier. Who has it open goes on with this inode. */
+/*
+ * rm in a rank or plain directory: from every tier. Who has it open goes on with this inode. What
+ * TID itself is about to commit under the name goes as well.
+ */
 static int
-unlink_object(KvcfsInode *dir, const char *name)
+unlink_object(KvcfsInode *dir, const char *name, pid_t tid)
 {
 	Kvcfs *fs = dir->fs;
 	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
 	if (!key)
 		return -ENOENT;
+	KvcfsCaller caller = kvcfs_own_file_caller(fs, key, tid);
 	/* In one step for who commits under this name. */
 	pthread_mutex_lock(&fs->names);
 	kvcfs_notifier_set_own(key);
@@ -422,9 +446,10 @@ unlink_object(KvcfsInode *dir, const char *name)
 	}
 	if (rc == 0)
 		kvcfs_staging_object_removed_locked(fs, key);
+	bool had_own_file = kvcfs_own_file_unlink_locked(fs, key, &caller);
 	pthread_mutex_unlock(&fs->names);
 	if (rc < 0)
-		return rc;
+		return rc == -ENOENT && had_own_file ? 0 : rc;
 	kvc_storage_manager_settle_deletions(fs->sm);
 	return 0;
 }
@@ -452,7 +477,7 @@ kvcfs_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 	else if (dir->kind == KVCFS_PREFIX)
 		rc = kvcfs_prefix_unlink(dir, name);
 	else
-		rc = unlink_object(dir, name);
+		rc = unlink_object(dir, name, fuse_req_ctx(req)->pid);
 	fuse_reply_err(req, -rc);
 }
 

@@ -50,7 +50,8 @@ rename_file(KvcfsInode *dir,
 	    KvcObjectKey *old_key,
 	    KvcfsInode *new_dir,
 	    const char *new_name,
-	    unsigned flags)
+	    unsigned flags,
+	    pid_t tid)
 {
 	Kvcfs *fs = dir->fs;
 	if (kvcfs_tree_has_child(new_dir, new_name))
@@ -61,6 +62,7 @@ rename_file(KvcfsInode *dir,
 		return -EXDEV;
 	if (kvc_object_key_equal(old_key, new_key))
 		return 0;
+	KvcfsCaller caller = kvcfs_own_file_caller(fs, new_key, tid);
 	pthread_mutex_lock(&fs->names);
 	bool is_noreplace = flags & RENAME_NOREPLACE;
 	/* A name that somebody writes is taken, as for O_EXCL: lock files. */
@@ -68,6 +70,39 @@ rename_file(KvcfsInode *dir,
 	if (rc == 0)
 		rc = kvcfs_move_key_locked(fs, old_key, new_key,
 					   is_noreplace ? KVC_RENAME_NOREPLACE : 0);
+	if (rc == 0)
+		kvcfs_own_file_unlink_locked(fs, new_key, &caller);
+	pthread_mutex_unlock(&fs->names);
+	return rc;
+}
+
+/* What TID itself is writing, and nobody else sees yet. */
+static int
+rename_own_file(KvcfsInode *dir,
+		KvcObjectKey *key,
+		KvcfsInode *new_dir,
+		const char *new_name,
+		unsigned flags,
+		pid_t tid)
+{
+	Kvcfs *fs = dir->fs;
+	g_autoptr(KvcObjectKey) new_key =
+		new_dir->kind == KVCFS_DIR ? kvcfs_name_to_key(new_dir->scope, new_name) : NULL;
+	KvcfsCaller caller = kvcfs_own_file_caller(fs, key, tid);
+	int rc = 0;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = kvcfs_own_file_find_locked(fs, key, &caller);
+	if (!inode)
+		rc = -ENOENT;
+	else if (!new_key)
+		rc = -EXDEV;
+	else if (g_hash_table_contains(new_dir->children, new_name))
+		rc = -EISDIR;
+	else if ((flags & RENAME_NOREPLACE) &&
+		 (kvcfs_object_exists(fs, new_key) || kvcfs_is_being_written_locked(fs, new_key)))
+		rc = -EEXIST;
+	else
+		kvcfs_own_file_rename_locked(inode, new_key, &caller);
 	pthread_mutex_unlock(&fs->names);
 	return rc;
 }
@@ -260,12 +295,15 @@ rename_object(KvcfsInode *dir,
 	      const char *name,
 	      KvcfsInode *new_dir,
 	      const char *new_name,
-	      unsigned flags)
+	      unsigned flags,
+	      pid_t tid)
 {
 	g_autoptr(KvcObjectKey) key = dir->scope ? kvcfs_name_to_key(dir->scope, name) : NULL;
-	if (!key || !kvcfs_dir_has_object(dir, key))
-		return key ? -ENOENT : -EXDEV;
-	return key->space == KVC_SPACE_PLAIN ? rename_file(dir, key, new_dir, new_name, flags)
+	if (!key)
+		return -EXDEV;
+	if (!kvcfs_dir_has_object(dir, key))
+		return rename_own_file(dir, key, new_dir, new_name, flags, tid);
+	return key->space == KVC_SPACE_PLAIN ? rename_file(dir, key, new_dir, new_name, flags, tid)
 					     : rename_reference(dir, key, new_dir, new_name, flags);
 }
 
@@ -274,17 +312,18 @@ rename_entry(KvcfsInode *dir,
 	     const char *name,
 	     KvcfsInode *new_dir,
 	     const char *new_name,
-	     unsigned flags)
+	     unsigned flags,
+	     pid_t tid)
 {
 	if (kvcfs_temp_exists(dir, name))
-		return kvcfs_temp_rename(dir, name, new_dir, new_name, flags);
+		return kvcfs_temp_rename(dir, name, new_dir, new_name, flags, tid);
 	if (dir == new_dir && strcmp(name, new_name) == 0)
 		return 0;
 	if (kvcfs_tree_has_child(dir, name))
 		return rename_directory(dir, name, new_dir, new_name, flags);
 	if (dir->kind == KVCFS_RANK && !kvcfs_name_is_hash(name))
 		return dir == new_dir ? kvcfs_prefix_rename(dir, name, new_name, flags) : -EXDEV;
-	return rename_object(dir, name, new_dir, new_name, flags);
+	return rename_object(dir, name, new_dir, new_name, flags, tid);
 }
 
 /*
@@ -322,7 +361,7 @@ rename_step(fuse_req_t req, KvcfsWake why, void *user)
 		return;
 	}
 	fuse_reply_err(req, -rename_entry(rename->dir, rename->name, rename->new_dir,
-					  rename->new_name, rename->flags));
+					  rename->new_name, rename->flags, fuse_req_ctx(req)->pid));
 	kvcfs_inode_unref(rename->dir, 1);
 	kvcfs_inode_unref(rename->new_dir, 1);
 	g_free(rename->name);
@@ -377,5 +416,6 @@ kvcfs_op_rename(fuse_req_t req,
 	else if (is_being_released(dir, name))
 		rename_when_released(req, dir, name, new_dir, new_name, flags);
 	else
-		fuse_reply_err(req, -rename_entry(dir, name, new_dir, new_name, flags));
+		fuse_reply_err(req, -rename_entry(dir, name, new_dir, new_name, flags,
+						  fuse_req_ctx(req)->pid));
 }

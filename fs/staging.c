@@ -18,11 +18,13 @@
 
 #define FIRST_RESERVATION_BYTES (2u << 20)
 
-/* From its FLUSH to its commit. */
+/* From its FLUSH to its commit, if there is one to come. */
 static void
 begin_closing_locked(KvcfsInode *inode)
 {
 	KvcfsStaging *st = inode->staging;
+	if (!st->target || st->is_target_gone)
+		return;
 	kvcfs_closing_begin_locked(inode->fs, st->target, !st->is_closing);
 	st->is_closing = true;
 }
@@ -61,13 +63,15 @@ kvcfs_staging_new_locked(const KvcfsStagingParams *params)
 	st->is_direct = params->is_direct || !params->object;
 	st->is_expected = params->is_expected;
 	st->is_overwrite = params->is_overwrite;
+	st->owner = params->owner;
+	st->n_owner_opens = 1;
 	st->n_writers = params->is_expected ? 0 : 1;
 	pthread_mutex_init(&st->copy_lock, NULL);
 	return inode;
 }
 
-static GPtrArray *
-writers_of_locked(Kvcfs *fs, const KvcObjectKey *key)
+GPtrArray *
+kvcfs_staging_writers_locked(Kvcfs *fs, const KvcObjectKey *key)
 {
 	return g_hash_table_lookup(fs->writing, key);
 }
@@ -75,14 +79,14 @@ writers_of_locked(Kvcfs *fs, const KvcObjectKey *key)
 bool
 kvcfs_is_being_written_locked(Kvcfs *fs, const KvcObjectKey *key)
 {
-	return writers_of_locked(fs, key) != NULL;
+	return kvcfs_staging_writers_locked(fs, key) != NULL;
 }
 
 void
 kvcfs_staging_set_target_locked(KvcfsInode *inode, KvcObjectKey *key)
 {
 	Kvcfs *fs = inode->fs;
-	GPtrArray *writers = writers_of_locked(fs, key);
+	GPtrArray *writers = kvcfs_staging_writers_locked(fs, key);
 	inode->staging->target = kvc_object_key_ref(key);
 	inode->ino = kvcfs_key_ino(key);
 	if (!writers) {
@@ -97,8 +101,8 @@ leave_writing_locked(KvcfsInode *inode, const KvcfsStaging *st)
 {
 	Kvcfs *fs = inode->fs;
 	KvcObjectKey *target = st->target;
-	GPtrArray *writers = target ? writers_of_locked(fs, target) : NULL;
-	if (writers && g_ptr_array_remove_fast(writers, inode) && writers->len == 0)
+	GPtrArray *writers = target ? kvcfs_staging_writers_locked(fs, target) : NULL;
+	if (writers && g_ptr_array_remove(writers, inode) && writers->len == 0)
 		g_hash_table_remove(fs->writing, target);
 }
 
@@ -124,27 +128,35 @@ kvcfs_staging_set_name_locked(KvcfsInode *inode, KvcfsInode *dir, const char *na
 	return st->n_writers > 0 || st->is_expected;
 }
 
+/* For those who change the table while they go through it. */
+static GPtrArray *
+copy_writers_locked(Kvcfs *fs, const KvcObjectKey *key)
+{
+	GPtrArray *writers = kvcfs_staging_writers_locked(fs, key);
+	return writers ? g_ptr_array_copy(writers, NULL, NULL) : g_ptr_array_new();
+}
+
+void
+kvcfs_staging_lose_name_locked(KvcfsInode *inode)
+{
+	inode->staging->is_target_gone = true;
+	inode->is_unlinked = true;
+	leave_writing_locked(inode, inode->staging);
+}
+
 void
 kvcfs_staging_object_removed_locked(Kvcfs *fs, const KvcObjectKey *key)
 {
-	GPtrArray *writers = writers_of_locked(fs, key);
-	for (guint i = 0; writers && i < writers->len; i++) {
-		KvcfsStaging *st = ((KvcfsInode *)writers->pdata[i])->staging;
-		st->is_target_gone |= st->is_overwrite;
+	g_autoptr(GPtrArray) writers = copy_writers_locked(fs, key);
+	for (guint i = 0; i < writers->len; i++) {
+		KvcfsInode *inode = writers->pdata[i];
+		if (inode->staging->is_overwrite)
+			kvcfs_staging_lose_name_locked(inode);
 	}
 }
 
 void
-kvcfs_staging_object_removed(Kvcfs *fs, const KvcObjectKey *key)
-{
-	pthread_mutex_lock(&fs->names);
-	kvcfs_staging_object_removed_locked(fs, key);
-	pthread_mutex_unlock(&fs->names);
-}
-
-/* The target of INODE is KEY instead of what it was. */
-static void
-retarget_locked(KvcfsInode *inode, KvcObjectKey *key)
+kvcfs_staging_retarget_locked(KvcfsInode *inode, KvcObjectKey *key)
 {
 	Kvcfs *fs = inode->fs;
 	KvcfsStaging *st = inode->staging;
@@ -160,14 +172,11 @@ retarget_locked(KvcfsInode *inode, KvcObjectKey *key)
 void
 kvcfs_staging_object_moved_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key)
 {
-	GPtrArray *writers = writers_of_locked(fs, old_key);
-	for (guint i = writers ? writers->len : 0; i > 0; i--) {
-		KvcfsInode *inode = writers->pdata[i - 1];
-		bool is_last = writers->len == 1;
+	g_autoptr(GPtrArray) writers = copy_writers_locked(fs, old_key);
+	for (guint i = 0; i < writers->len; i++) {
+		KvcfsInode *inode = writers->pdata[i];
 		if (inode->staging->is_overwrite)
-			retarget_locked(inode, new_key);
-		if (is_last)
-			break; /* the array may be gone */
+			kvcfs_staging_retarget_locked(inode, new_key);
 	}
 }
 
@@ -187,7 +196,7 @@ kvcfs_staging_scope_moved_locked(Kvcfs *fs, KvcKeyScope *old_scope, KvcKeyScope 
 		const KvcObjectKey *old = inode->staging->target;
 		g_autoptr(KvcObjectKey) new_key = kvc_object_key_new(
 			scope, old->space, old->chunk_hash, old->chunk_hash_len, NULL);
-		retarget_locked(inode, new_key);
+		kvcfs_staging_retarget_locked(inode, new_key);
 	}
 }
 
@@ -217,6 +226,7 @@ kvcfs_staging_create(KvcfsInode *dir,
 		.mode = mode,
 		.uid = ctx->uid,
 		.gid = ctx->gid,
+		.owner = kvcfs_own_file_maker(dir, name, ctx->pid, flags),
 	};
 	int rc = kvcfs_staging_reserve_new(params.dir, &params);
 	if (rc < 0)
@@ -375,7 +385,7 @@ void
 kvcfs_staging_renew_flush(KvcfsInode *inode)
 {
 	pthread_mutex_lock(&inode->fs->names);
-	if (inode->staging && inode->staging->target && inode->staging->object)
+	if (inode->staging && inode->staging->object)
 		begin_closing_locked(inode);
 	pthread_mutex_unlock(&inode->fs->names);
 }
@@ -391,12 +401,13 @@ kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 		kvcfs_count(fs, writers_unknown);
 	pthread_mutex_lock(&fs->names);
 	KvcfsStaging *st = inode->staging;
+	if (st)
+		kvcfs_own_file_closed_locked(st, tid);
 	if (st && kvcfs_write_proof_flush_locked(st, how, file_limit)) {
 		rc = kvcfs_write_proof_damage(fs, st, NULL);
 		bytes = kvc_l1_object_get_bytes(st->object);
 		st->flushed_ns = kvcfs_now_ns();
-		if (st->target)
-			begin_closing_locked(inode);
+		begin_closing_locked(inode);
 	}
 	pthread_mutex_unlock(&fs->names);
 	if (rc == -EFBIG)
@@ -568,7 +579,8 @@ kvcfs_staging_commit(KvcfsInode *inode)
 				  : kvc_storage_manager_stat(fs->sm, st->target, NULL) == 0;
 	/* The last one of a plain file wins, the first one of a hash. */
 	bool is_newest = is_object && st->target->space == KVC_SPACE_PLAIN;
-	if (is_known && (is_newest || !g_hash_table_contains(fs->objects, st->target)))
+	if (is_known && !inode->is_unlinked &&
+	    (is_newest || !g_hash_table_contains(fs->objects, st->target)))
 		g_hash_table_replace(fs->objects, inode->key, inode);
 	if (is_newest)
 		kvcfs_note_published_locked(fs, st->target);

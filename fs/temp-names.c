@@ -144,12 +144,14 @@ rename_to_object(KvcfsInode *dir,
 		 const char *name,
 		 KvcfsInode *new_dir,
 		 const char *new_name,
-		 unsigned flags)
+		 unsigned flags,
+		 pid_t tid)
 {
 	Kvcfs *fs = dir->fs;
 	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(new_dir->scope, new_name);
 	if ((flags & RENAME_NOREPLACE) && kvcfs_dir_has_object(new_dir, key))
 		return -EEXIST;
+	KvcfsCaller caller = kvcfs_own_file_caller(fs, key, tid);
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
 	int rc = inode ? kvcfs_write_proof_damage(fs, inode->staging, NULL) : -ENOENT;
@@ -163,6 +165,7 @@ rename_to_object(KvcfsInode *dir,
 		/* Who overwrites what is replaced has a file without a name, as after unlink. */
 		if (key->space == KVC_SPACE_PLAIN)
 			kvcfs_staging_object_removed_locked(fs, key);
+		kvcfs_own_file_unlink_locked(fs, key, &caller);
 		is_open = kvcfs_staging_set_name_locked(inode, new_dir, new_name);
 	}
 	pthread_mutex_unlock(&fs->names);
@@ -180,7 +183,8 @@ kvcfs_temp_rename(KvcfsInode *dir,
 		  const char *name,
 		  KvcfsInode *new_dir,
 		  const char *new_name,
-		  unsigned flags)
+		  unsigned flags,
+		  pid_t tid)
 {
 	KvcfsNameClass class = kvcfs_name_classify(new_dir->scope, new_name);
 	if (new_dir->kind == KVCFS_PREFIX && strcmp(new_name, KVCFS_KEYS_FILE) == 0)
@@ -191,5 +195,5 @@ kvcfs_temp_rename(KvcfsInode *dir,
 		return -EISDIR;
 	if (class == KVCFS_NAME_TEMPORARY)
 		return rename_temp(dir, name, new_dir, new_name, flags);
-	return rename_to_object(dir, name, new_dir, new_name, flags);
+	return rename_to_object(dir, name, new_dir, new_name, flags, tid);
 }

@@ -109,6 +109,18 @@ kvcfs_writer_exit_look(pid_t tid)
 	return had_other_threads(tid, line) ? KVCFS_WRITER_CUT_OFF : KVCFS_WRITER_CLOSED;
 }
 
+pid_t
+kvcfs_writer_process(pid_t tid)
+{
+	char path[64], text[512];
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)tid);
+	if (tid == 0 || !read_line(path, text, sizeof(text)))
+		return 0;
+	/* In a name, which comes first, a newline is escaped. */
+	const char *tgid = strstr(text, "\nTgid:");
+	return tgid ? (pid_t)strtol(tgid + strlen("\nTgid:"), NULL, 10) : 0;
+}
+
 uint64_t
 kvcfs_writer_file_limit(pid_t tid)
 {

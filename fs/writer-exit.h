@@ -23,6 +23,10 @@ typedef enum {
  */
 KvcfsWriterExit kvcfs_writer_exit_look(pid_t tid);
 
+/* The process that thread TID belongs to, from /proc/TID/status; 0: it cannot be told. Does not
+ * block. */
+pid_t kvcfs_writer_process(pid_t tid);
+
 /* How long a file may be that thread TID writes (RLIMIT_FSIZE), in bytes; UINT64_MAX: no limit, or
  * it cannot be told. Does not block. */
 uint64_t kvcfs_writer_file_limit(pid_t tid);

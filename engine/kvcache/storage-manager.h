@@ -177,6 +177,11 @@ int kvc_l1_object_set_size(KvcL1Object *object, uint64_t bytes);
  * has them all, MTIME_NS 0: the time of the commit. Without this call a key keeps what it has.
  */
 void kvc_l1_object_set_attributes(KvcL1Object *object, const KvcObjectAttributes *attributes);
+/*
+ * Has nobody read or mapped OBJECT since it was loaded? Says so once. What the kernel reads for a
+ * passed-through file counts as well: it moves the access time of the file.
+ */
+bool kvc_l1_object_take_unread(KvcL1Object *object);
 /* Did L1 memory run out since the object was reserved (a write into it may have failed)? */
 bool kvc_l1_object_was_memory_full(KvcL1Object *object);
 

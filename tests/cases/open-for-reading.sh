@@ -65,6 +65,27 @@ assert_eq 1 "$(stat_counter loads_completed)" "loads of six opens"
 # Attributes are cached for a second.
 wait_until 3 "resident after a load" resident "$RANK/${h[1]}"
 
+# An open and close to see whether it exists costs a load, and is counted; once, and not when somebody has read it.
+unread_is() {
+	wait_until 10 "no read lock" status_is l1_read_locks 0
+	assert_eq "$1" "$(stat_counter mount_loads_unread)" "mount_loads_unread after $2"
+}
+unread_is 0 "opens that read"
+evict "$RANK/${h[1]}"
+expect_errno 0 open-read "$RANK/${h[1]}"
+unread_is 1 "an open that reads nothing"
+expect_errno 0 open-read "$RANK/${h[1]}"
+unread_is 1 "an open of what is resident"
+for flags in r rn; do
+	for how in check map-check; do
+		evict "$RANK/${h[1]}"
+		step a 0 open "$RANK/${h[1]}" $flags
+		step a 0 $how 1 3M
+		step a 0 close
+		unread_is 1 "$how with $flags"
+	done
+done
+
 # Nowhere.
 absent=$(chunk_hash absent)
 expect_errno ENOENT open-read "$RANK/$absent"

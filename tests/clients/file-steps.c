@@ -7,8 +7,9 @@
  * without a close at the end of its input.
  *
  *   open PATH FLAGS: of r w (both: read and write) c (O_CREAT) t (O_TRUNC) x (O_EXCL) a (O_APPEND)
- *     d (O_DIRECT)
+ *     d (O_DIRECT) n (O_NOATIME)
  *   dup, drop: keeps a second descriptor of the same open, closes that one
+ *   keep: the descriptor is that second one, for another open
  *   direct: O_DIRECT by F_SETFL
  *   write SEED BYTES: that seed's data, in one write
  *   pwrite SEED BYTES OFFSET: the same at an offset
@@ -17,7 +18,8 @@
  *   map-check SEED BYTES: a shared mapping has that data: "0" or "differs"
  *   ftruncate BYTES, fsync, close
  *   stat PATH, unlink PATH, mkdir PATH, rmdir PATH, list PATH
- *   rename PATH PATH, truncate PATH BYTES
+ *   rename PATH PATH, truncate PATH BYTES, chmod PATH MODE (octal), utimens PATH SECONDS
+ *   thread STEP [ARGUMENT...]: the same, in a thread made for it
  */
 
 #include "tests/clients/client-io.h"
@@ -27,6 +29,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +37,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define N_WORDS 5
+#define N_WORDS 6
 
 static int fd = -1, second_fd = -1;
 static char answer[64];
@@ -56,6 +59,7 @@ do_open(const char *path, const char *flags)
 	how |= strchr(flags, 'x') ? O_EXCL : 0;
 	how |= strchr(flags, 'a') ? O_APPEND : 0;
 	how |= strchr(flags, 'd') ? O_DIRECT : 0;
+	how |= strchr(flags, 'n') ? O_NOATIME : 0;
 	fd = open(path, how | O_CLOEXEC, 0644);
 	return errno_or_0(fd);
 }
@@ -170,6 +174,11 @@ do_descriptor_step(char **words)
 		return do_open(words[1], words[2]);
 	if (!strcmp(step, "dup"))
 		return errno_or_0(second_fd = fcntl(fd, F_DUPFD_CLOEXEC, 0));
+	if (!strcmp(step, "keep")) {
+		second_fd = fd;
+		fd = -1;
+		return "0";
+	}
 	if (!strcmp(step, "drop"))
 		return do_close(&second_fd);
 	if (!strcmp(step, "direct"))
@@ -193,6 +202,14 @@ do_descriptor_step(char **words)
 	return NULL;
 }
 
+static const char *
+do_utimens(const char *path, const char *seconds)
+{
+	struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = atol(seconds)}};
+
+	return errno_or_0(utimensat(AT_FDCWD, path, times, 0));
+}
+
 /* What is done with a path. */
 static const char *
 do_path_step(char **words)
@@ -214,13 +231,40 @@ do_path_step(char **words)
 		return errno_or_0(rename(words[1], words[2]));
 	if (!strcmp(step, "truncate"))
 		return errno_or_0(truncate(words[1], (off_t)client_parse_size(words[2])));
+	if (!strcmp(step, "chmod"))
+		return errno_or_0(chmod(words[1], (mode_t)strtoul(words[2], NULL, 8)));
+	if (!strcmp(step, "utimens"))
+		return do_utimens(words[1], words[2]);
 	errx(2, "unknown step \"%s\"", step);
+}
+
+static const char *do_step(char **words);
+
+static void *
+do_step_in_thread(void *user)
+{
+	return (void *)do_step(user);
+}
+
+static const char *
+do_thread(char **words)
+{
+	pthread_t thread;
+	void *result;
+
+	errno = pthread_create(&thread, NULL, do_step_in_thread, words);
+	if (errno)
+		err(2, "pthread_create");
+	pthread_join(thread, &result);
+	return result;
 }
 
 /* WORDS[0] is the step; those that are missing are empty. */
 static const char *
 do_step(char **words)
 {
+	if (!strcmp(words[0], "thread"))
+		return do_thread(words + 1);
 	const char *result = do_descriptor_step(words);
 
 	return result ? result : do_path_step(words);
@@ -244,7 +288,7 @@ main(int argc, char **argv)
 	if (argc > 2 || (argc == 2 && !is_timed))
 		errx(2, "usage: file-steps [-t] <STEPS");
 	while (fgets(line, sizeof(line), stdin)) {
-		char *words[N_WORDS + 1] = {empty, empty, empty, empty, empty, empty};
+		char *words[N_WORDS + 1] = {empty, empty, empty, empty, empty, empty, empty};
 		char *rest = line, *word;
 		size_t n = 0;
 

@@ -298,6 +298,44 @@ test_a_failed_load_of_a_replaced_version_forgets_nothing(void **state)
 	bench_free(&b);
 }
 
+static bool
+read_by_read(KvcL1Object *object)
+{
+	char byte;
+	return pread(kvc_l1_object_get_fd(object), &byte, 1, 0) == 1;
+}
+
+static bool
+read_by_mapping(KvcL1Object *object)
+{
+	KvcMemoryObj mapped;
+	bool is_mapped = kvc_l1_object_map(object, false, &mapped) == 0;
+	kvc_l1_object_unmap(&mapped);
+	return is_mapped;
+}
+
+static void
+test_what_is_loaded_is_unread_until_somebody_reads_it(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	bool (*const readers[N])(KvcL1Object *) = {NULL, read_by_read, read_by_mapping};
+	Call call = {0};
+	put_l2(&b, 0, "01234");
+	submit(&b, &call, N, 0);
+	assert_int_equal(answer(&b, &call), N);
+	for (size_t i = 0; i < N; i++) {
+		KvcL1Object *object = kvc_prefetch_handle_take_object(call.handle, i);
+		if (readers[i])
+			assert_true(readers[i](object));
+		else
+			assert_true(kvc_l1_object_take_unread(object));
+		assert_false(kvc_l1_object_take_unread(object));
+		kvc_l1_manager_finish_read(b.env->context.l1, object, 1);
+	}
+	drop(&call);
+	bench_free(&b);
+}
+
 int
 main(void)
 {
@@ -314,6 +352,7 @@ main(void)
 		cmocka_unit_test(test_a_load_of_a_replaced_version_is_not_admitted),
 		cmocka_unit_test(test_a_version_stored_after_the_lookup_is_loaded),
 		cmocka_unit_test(test_a_failed_load_of_a_replaced_version_forgets_nothing),
+		cmocka_unit_test(test_what_is_loaded_is_unread_until_somebody_reads_it),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

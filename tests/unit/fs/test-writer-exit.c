@@ -213,6 +213,31 @@ test_name_with_brackets_and_spaces(void **state)
 	}
 }
 
+static void *
+look_for_process(void *user)
+{
+	*(pid_t *)user = kvcfs_writer_process(gettid());
+	return NULL;
+}
+
+static void
+test_process_of_a_thread(void **state)
+{
+	pthread_t thread;
+	pid_t process = 0;
+	(void)state;
+	/* A name that looks like the line that is read. */
+	prctl(PR_SET_NAME, "a\nTgid:\t1\n");
+	assert_int_equal(kvcfs_writer_process(getpid()), getpid());
+	assert_int_equal(pthread_create(&thread, NULL, look_for_process, &process), 0);
+	pthread_join(thread, NULL);
+	assert_int_equal(process, getpid());
+	assert_int_equal(kvcfs_writer_process(0), 0);
+	pid_t pid = make_ended_child(0, 0);
+	look_and_reap(pid);
+	assert_int_equal(kvcfs_writer_process(pid), 0);
+}
+
 int
 main(void)
 {
@@ -227,6 +252,7 @@ main(void)
 		cmocka_unit_test(test_exit_after_other_threads_is_cut_off),
 		cmocka_unit_test(test_file_limit),
 		cmocka_unit_test(test_name_with_brackets_and_spaces),
+		cmocka_unit_test(test_process_of_a_thread),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
