@@ -22,13 +22,14 @@
 
 #include <cmocka.h>
 
-/* Waits up to ten seconds for what other threads do. */
+/* Waits up to ten seconds for what other threads do, which need not last. */
 #define wait_until(condition)                                                                      \
 	do {                                                                                       \
 		int64_t until_ = kvc_now_ns() + 10 * KVC_SEC_NS;                                   \
-		while (!(condition) && kvc_now_ns() < until_)                                      \
+		bool is_met_;                                                                      \
+		while (!(is_met_ = (condition)) && kvc_now_ns() < until_)                          \
 			nap(1);                                                                    \
-		if (!(condition))                                                                  \
+		if (!is_met_)                                                                      \
 			fail_msg("waited in vain for: %s", #condition);                            \
 	} while (0)
 
