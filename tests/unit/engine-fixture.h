@@ -10,8 +10,6 @@
 #include "engine/store-controller.h"
 #include "kvcache/registry.h"
 
-#include <dirent.h>
-
 #define DRAIN_NS (20 * KVC_SEC_NS)
 
 static inline uint32_t
@@ -93,18 +91,6 @@ engine_write(Engine *e, const char *which)
 		KvcObjectKey *key = e->b.keys[*p - '0'];
 		env_write(e->b.env, key, size_of(key), 0, KVC_FINISH_FIRST_WINS);
 	}
-}
-
-static inline unsigned
-count_fds(void)
-{
-	unsigned n = 0;
-	DIR *dir = opendir("/proc/self/fd");
-	assert_non_null(dir);
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
 }
 
 static inline void *

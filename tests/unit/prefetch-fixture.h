@@ -9,6 +9,8 @@
 
 #include "engine/prefetch-private.h"
 
+#include <dirent.h>
+
 #define CAPACITY (UINT64_C(64) << 20)
 #define N 5
 
@@ -282,6 +284,18 @@ maps_are_exact(Bench *b, unsigned long taken)
 		locks += (unsigned long)l2_locks(b, a);
 	return t.l1_locks + taken == counts.read_locks && t.l2_locks == locks &&
 	       t.reserved == counts.staging_objects;
+}
+
+static inline unsigned
+count_fds(void)
+{
+	unsigned n = 0;
+	DIR *dir = opendir("/proc/self/fd");
+	assert_non_null(dir);
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
 }
 
 static inline void

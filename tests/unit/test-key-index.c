@@ -725,6 +725,49 @@ test_the_last_of_two_renames_decides(void **state)
 	assert_int_equal(kvc_key_index_count(f->index), 2);
 }
 
+static uint32_t
+version_of(Fixture *f, KvcObjectKey *key)
+{
+	KvcObjectInfo info;
+	assert_int_equal(kvc_key_index_get(f->index, key, &info), 0);
+	assert_true(info.version != 0);
+	return info.version;
+}
+
+/* What a load compares: the same as long as the bytes are, another one after every change. */
+static void
+test_a_version_is_one_state_of_the_bytes(void **state)
+{
+	Fixture *f = *state;
+	g_autoptr(KvcObjectKey) key = plain_key_new(1);
+	g_autoptr(KvcObjectKey) other = plain_key_new(2);
+	kvc_key_index_add(f->index, key, A, 10, 0);
+	uint32_t old = version_of(f, key);
+	/* More tiers with the same bytes, fewer of them. */
+	kvc_key_index_add(f->index, key, B, 10, 0);
+	kvc_key_index_add(f->index, key, L1, 10, 0);
+	kvc_key_index_remove(f->index, key, A | L1);
+	assert_int_equal(version_of(f, key), old);
+	/* A commit. */
+	kvc_key_index_replace(f->index, key, 20, 0);
+	uint32_t new = version_of(f, key);
+	assert_true(new != old);
+	/* Who has looked at the old one forgets nothing of the new one. */
+	kvc_key_index_remove_version(f->index, key, L1, old);
+	assert_int_equal(version_of(f, key), new);
+	kvc_key_index_remove_version(f->index, key, L1, new);
+	assert_int_equal(kvc_key_index_get(f->index, key, NULL), -ENOENT);
+	/* Gone and back. */
+	kvc_key_index_add(f->index, key, L1, 20, 0);
+	assert_true(version_of(f, key) != new);
+	/* Another object's bytes under this name. */
+	kvc_key_index_add(f->index, other, L1, 30, 0);
+	old = version_of(f, key);
+	new = version_of(f, other);
+	kvc_key_index_rename(f->index, other, key, true, 0, 0);
+	assert_true(version_of(f, key) != old && version_of(f, key) != new);
+}
+
 int
 main(void)
 {
@@ -746,6 +789,7 @@ main(void)
 		TEST(test_hide_unknown_key),
 		TEST(test_hide_from_nobody),
 		TEST(test_replaced_versions_hide_older_copies),
+		TEST(test_a_version_is_one_state_of_the_bytes),
 		cmocka_unit_test(test_no_callbacks_needed),
 		TEST(test_threads_add_remove_and_list),
 		TEST(test_threads_lose_each_key_once),

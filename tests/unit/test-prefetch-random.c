@@ -8,7 +8,6 @@
 
 #include "tests/unit/prefetch-fixture.h"
 
-#include <dirent.h>
 #include <stdlib.h>
 
 #define STEPS 1500
@@ -169,18 +168,6 @@ step(Walk *w)
 		fake_release_nth(fake, FAKE_LOAD, pick(w, 4));
 		break;
 	}
-}
-
-static unsigned
-count_fds(void)
-{
-	unsigned n = 0;
-	DIR *dir = opendir("/proc/self/fd");
-	assert_non_null(dir);
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
 }
 
 static void

@@ -209,6 +209,115 @@ test_difference_11_temporary_goes_first_not_at_release(void **state)
 	drain(f);
 }
 
+static void
+start_retaining(Fixture *f)
+{
+	const char *const adapters[] = {MOCK, NULL};
+	KvcStorageManagerConfig config = {
+		.l1_size_bytes = L1_SIZE,
+		.l2_adapters = adapters,
+		.prefetch_policy = "retain",
+		.eviction_trigger_watermark = 2,
+	};
+	f->sm = kvc_storage_manager_new(&config, NULL);
+	assert_non_null(f->sm);
+}
+
+/* What was loaded waits for its turn, as what was written does. */
+static void
+test_policy_retain_keeps_what_was_loaded(void **state)
+{
+	Fixture *f = *state;
+	start_retaining(f);
+	put_in_l2(f, 0, L1_SIZE / 4);
+	for (unsigned i = 1; i < 4; i++)
+		put(f, i, L1_SIZE / 4);
+	drain(f);
+	assert_int_equal(load(f, 0, 1), 1);
+	wait_until(is_status(f, "l1_read_locks", "0"));
+	assert_status(f, "l1_temporary_objects", "0");
+	assert_status(f, "prefetch_policy", "retain");
+	unsigned stores = stat_of(f, "stores");
+	put(f, 4, L1_SIZE / 4);
+	/* It was used last; the oldest one went. */
+	assert_true(is_in_l1(f, 0));
+	assert_false(is_in_l1(f, 1));
+	drain(f);
+	assert_int_equal(stat_of(f, "stores"), stores + 1);
+}
+
+/* ---- The API ------------------------------------------------------------------------------- */
+
+static void
+note_line(void *user, const char *name, const char *value)
+{
+	g_string_append_printf(user, "%s: %s\n", name, value);
+}
+
+static void
+test_dump_names_every_handle_and_what_it_holds(void **state)
+{
+	Fixture *f = *state;
+	g_autoptr(GString) lines = g_string_new(NULL);
+	start(f, MOCK, NULL);
+	put(f, 0, 100);
+	put_in_l2(f, 1, 100);
+	KvcPrefetchHandle *resident = prefetch(f, 0, 1, 0);
+	KvcPrefetchHandle *held = prefetch(f, 0, 2, KVC_PREFETCH_HOLD);
+	assert_int_equal(found_of(held), 2);
+	kvc_storage_manager_dump_prefetches(f->sm, note_line, lines);
+	g_autofree char *line =
+		g_strdup_printf("prefetch.%" G_GINT64_FORMAT
+				": held, 2 keys, L1 locks: 0; L2 locks: 1; reserved: \n",
+				held->request_id);
+	assert_non_null(strstr(lines->str, line));
+	assert_non_null(strstr(lines->str, "prefetch.-1: retired, 1 keys, L1 locks: 0;"));
+	assert_non_null(strstr(lines->str, "total: 2 L1 locks, 1 L2 locks, 0 reserved, 2 handles"));
+	kvc_prefetch_handle_drop(held, NULL);
+	kvc_prefetch_handle_drop(resident, NULL);
+	wait_until(is_status(f, "l1_read_locks", "0"));
+	g_string_truncate(lines, 0);
+	kvc_storage_manager_dump_prefetches(f->sm, note_line, lines);
+	assert_non_null(strstr(lines->str, "total: 0 L1 locks, 0 L2 locks, 0 reserved, 0 handles"));
+	assert_null(strstr(lines->str, "prefetch."));
+}
+
+/* Sizes, locks and holes of a real adapter in one request. */
+static void
+test_full_loads_around_holes(void **state)
+{
+	Fixture *f = *state;
+	start(f, MOCK, MOCK);
+	put_in_l2(f, 1, 5000);
+	put_in_l2(f, 3, 70);
+	put(f, 4, 10);
+	KvcPrefetchHandle *handle = prefetch(f, 0, 6, KVC_PREFETCH_FULL);
+	assert_int_equal(result_of(f, handle), 3);
+	g_autoptr(KvcBitmap) held = kvc_bitmap_new(6);
+	assert_int_equal(kvc_prefetch_handle_get_keys(handle, NULL, held), 0);
+	for (unsigned i = 0; i < 6; i++)
+		assert_int_equal(kvc_bitmap_test(held, i), i == 1 || i == 3 || i == 4);
+	assert_in_l1(f, 1, 5000, 0);
+	assert_in_l1(f, 3, 70, 0);
+	assert_status(f, "l1_read_locks", "3");
+	kvc_prefetch_handle_drop(handle, NULL);
+}
+
+static void
+test_l1_only_needs_no_request(void **state)
+{
+	Fixture *f = *state;
+	start(f, MOCK, NULL);
+	put(f, 0, 100);
+	put_in_l2(f, 1, 100);
+	KvcPrefetchHandle *handle = prefetch(f, 0, 2, KVC_PREFETCH_L1_ONLY);
+	assert_int_equal(handle->request_id, -1);
+	assert_int_equal(kvc_storage_manager_query_prefetch_status(f->sm, handle), 1);
+	assert_int_equal(kvc_storage_manager_query_prefetch_status(f->sm, handle), 1);
+	assert_int_equal(stat_of(f, "lookups"), 0);
+	kvc_prefetch_handle_drop(handle, NULL);
+}
+
 int
 main(void)
 {
@@ -223,6 +332,10 @@ main(void)
 		TEST(test_difference_10_lookup_only_and_no_lock),
 		TEST(test_difference_10_deadline_and_draining),
 		TEST(test_difference_11_temporary_goes_first_not_at_release),
+		TEST(test_policy_retain_keeps_what_was_loaded),
+		TEST(test_dump_names_every_handle_and_what_it_holds),
+		TEST(test_full_loads_around_holes),
+		TEST(test_l1_only_needs_no_request),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
