@@ -5,7 +5,7 @@
 /*
  * What an object carries besides its bytes: mode, owner, times, and extended attributes. A set of
  * extended attributes never changes: a change makes another set, so that a store may read the old
- * one meanwhile without a lock.
+ * one meanwhile without a lock. All functions may be called from any thread.
  */
 
 #include "kvcache/decls.h"

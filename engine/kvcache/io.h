@@ -5,7 +5,7 @@
 /*
  * File I/O for adapters: one io_uring ring with its own thread, depth bounded in bytes, objects
  * split into pieces, alignment rules for O_DIRECT, and eventfd helpers. Written once, used by every
- * adapter that has a file descriptor.
+ * adapter that has a file descriptor. What is not of a ring may be called from any thread.
  */
 
 #include "kvcache/decls.h"

@@ -29,6 +29,7 @@ KVC_BEGIN_DECLS
  * more: a function or field that is gone or means something else, a struct that callers allocate
  * whose size is another. It is the number in the SONAME (libkvcache.so.MAJOR) and in the version of
  * the symbols. MINOR is raised when something is added, and begins at 0 again with a new MAJOR.
+ * MAJOR 0 is before the first release: there each MINOR may change anything.
  * The interfaces of modules have numbers of their own: KVC_L2_ADAPTER_API and KVC_POLICY_API.
  */
 #define KVC_API_VERSION 1

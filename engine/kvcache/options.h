@@ -7,7 +7,8 @@
  *
  * A specification is "type=fs,base_path=/data" or, where json-glib was there at build time,
  * LMCache's JSON object {"type":"fs","base_path":"/data"}. In the key=value form a backslash quotes
- * the next character (for ',' and '\' in values).
+ * the next character (for ',' and '\' in values). Options that were checked do not change: they may
+ * be read from any thread.
  */
 
 #include "kvcache/decls.h"

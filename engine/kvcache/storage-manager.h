@@ -149,6 +149,8 @@ int
 kvc_storage_manager_reserve_read(KvcStorageManager *sm, KvcObjectKey *key, KvcL1Object **object);
 /* One lock more on an object that the caller knows to be read-locked. */
 void kvc_storage_manager_reserve_read_again(KvcStorageManager *sm, KvcL1Object *object);
+/* Gives one lock back: OBJECT, its file and what the caller has mapped of it are not used any more.
+ */
 void kvc_storage_manager_finish_read(KvcStorageManager *sm, KvcL1Object *object);
 /*
  * The lock of FROM on OBJECT is TO's from now on, for the reports of locks that are left; TO alone
