@@ -406,7 +406,7 @@ check_ended(Test *test)
 	}
 	assert_int_equal(__atomic_load_n(&test->n_flushes, __ATOMIC_SEQ_CST), 0);
 	assert_int_equal(__atomic_load_n(&test->n_handles, __ATOMIC_SEQ_CST), 0);
-	assert_int_equal(stat_of(test, "stores"),
+	assert_int_equal(stat_of(test, "stores") + stat_of(test, "stores_blocked"),
 			 stat_of(test, "stores_completed") + stat_of(test, "stores_retried") +
 				 stat_of(test, "stores_failed") + stat_of(test, "stores_outdated"));
 	assert_int_equal(stat_of(test, "loads"),
