@@ -279,9 +279,13 @@ note_found(KvcPrefetchController *c,
 {
 	KvcObjectInfo info;
 	KvcKeyIndex *index = c->context->index;
-	bool exists = kvc_key_index_get(index, key, &info) == 0 &&
-		      (info.tiers & ~info.renaming & tier) && info.bytes == found->bytes;
-	if (!exists) {
+	bool is_known = kvc_key_index_get(index, key, &info) == 0;
+	bool exists = is_known && (info.tiers & ~info.renaming & tier);
+	bool is_other = exists && info.bytes != found->bytes;
+	/* Committed since the lookup began: what it found may be the version before. */
+	if (is_known && info.version != cell->version && (cell->version != 0 || is_other))
+		return exists;
+	if (!exists || is_other) {
 		KvcObjectAttributes attributes = kvc_l2_object_info_attributes(found);
 		kvc_key_index_add_with(index, key, tier, found->bytes, &attributes);
 		exists = kvc_key_index_get(index, key, &info) == 0 &&

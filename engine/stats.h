@@ -55,6 +55,8 @@
 	X(store_policy_errors, "Times the store policy chose an adapter that is not there")        \
 	X(stores_outdated,                                                                         \
 	  "Failed stores not tried again: replaced, renamed or deleted meanwhile")                 \
+	X(stores_blocked,                                                                          \
+	  "Failed stores never begun: a deletion or rename of the name did not end")               \
 	X(deletes, "Deletions submitted to adapters")                                              \
 	X(deletes_completed, "Deletions confirmed")                                                \
 	X(deletes_retried, "Deletions tried again")                                                \

@@ -276,6 +276,7 @@ give_up_blocked(KvcStoreController *c, KvcStoreRecord *r)
 		if (r->targets[a].delete_tries < KVC_STORE_BLOCKED_TRIES && !(stuck & (1u << a)))
 			continue;
 		r->todo &= ~(1u << a);
+		kvc_stats_add(c->context->stats, stores_blocked, 1);
 		give_up(c, r, a, -EBUSY);
 	}
 }

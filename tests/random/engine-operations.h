@@ -39,7 +39,7 @@ typedef struct Handle {
 	size_t n;
 	ModelMark marks[N_KEYS];
 	bool has_timeout, is_cancelled, is_started, has_result;
-	bool taken[N_KEYS];
+	unsigned n_locks, n_taken[N_KEYS];
 } Handle;
 
 /* Owned by the callbacks until user_free. */

@@ -18,7 +18,7 @@ test_invariant_1_event_fds_are_unique(void **state)
 	env->fakes[1]->fds[FAKE_LOOKUP] = env->fakes[0]->fds[FAKE_LOAD];
 	assert_null(kvc_prefetch_controller_new(&env->context, &first, 8, &error));
 	assert_non_null(error);
-	assert_non_null(strstr(error->message, "#2"));
+	assert_non_null(strstr(error->message, "l2.1 "));
 	env->fakes[1]->fds[FAKE_LOOKUP] = own;
 	env_free(env);
 }

@@ -336,10 +336,38 @@ test_what_is_loaded_is_unread_until_somebody_reads_it(void **state)
 	bench_free(&b);
 }
 
+/* What it found was replaced, stored and evicted before it is known: the index knows better. */
+static void
+test_a_late_lookup_of_a_replaced_version_changes_nothing(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	FakeAdapter *fake = b.env->fakes[0];
+	g_autoptr(KvcObjectKey) key = plain_key_new(0);
+	KvcObjectInfo info;
+	Call call = {0};
+	put_version(&b, key, 5000, 0);
+	kvc_key_index_add(b.env->context.index, key, 1, 5000, 1);
+	fake->hold[FAKE_LOOKUP] = fake->hold[FAKE_LOAD] = true;
+	submit_with(&b, &call, 1, (KvcPrefetchParams){.keys = &key});
+	wait_until(fake_count_held(fake, FAKE_LOOKUP) == 1);
+	write_store_and_evict(&b, key, 7000, 1);
+	fake_release(fake, FAKE_LOOKUP);
+	wait_until(fake_count_held(fake, FAKE_LOAD) == 1);
+	assert_int_equal(kvc_key_index_get(b.env->context.index, key, &info), 0);
+	assert_int_equal(info.bytes, 7000);
+	put_version(&b, key, 7000, 1);
+	fake_release(fake, FAKE_LOAD);
+	assert_int_equal(answer(&b, &call), 1);
+	assert_version(&b, &call, 7000, 1);
+	drop(&call);
+	bench_free(&b);
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_a_late_lookup_of_a_replaced_version_changes_nothing),
 		cmocka_unit_test(test_max_in_flight_bounds_requests_but_not_urgent_ones),
 		cmocka_unit_test(test_bytes_in_flight_are_bounded_and_loads_are_in_order),
 		cmocka_unit_test(test_urgent_loads_go_first),

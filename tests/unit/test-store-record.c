@@ -282,6 +282,7 @@ test_a_dead_deletion_does_not_keep_the_next_object_dirty(void **state)
 	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
 	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
 	wait_until(env_counts(b.env).dirty_objects == 0);
+	assert_int_equal(env_stat(b.env, stores_blocked), 1);
 	assert_int_equal(env_stat(b.env, stores_failed), 1);
 	assert_int_equal(env_counts(b.env).unreplicated_objects, 0);
 	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 2);
