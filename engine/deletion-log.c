@@ -495,12 +495,8 @@ kvc_deletion_log_add(KvcDeletionLog *log, KvcObjectKey *key, uint32_t adapters)
 void
 kvc_deletion_log_settle(KvcDeletionLog *log)
 {
-	if (!log)
-		return;
-	kvc_record_log_lock(log->records);
-	uint64_t position = log->last_position;
-	kvc_record_log_unlock(log->records);
-	kvc_record_log_settle(log->records, position);
+	if (log)
+		kvc_record_log_settle(log->records);
 }
 
 bool

@@ -309,13 +309,6 @@ kvc_key_index_replace_with(KvcKeyIndex *index,
 		kvc_key_index_add_with(index, key, KVC_TIER_L1, bytes, attributes);
 }
 
-void
-kvc_key_index_replace(KvcKeyIndex *index, KvcObjectKey *key, uint64_t bytes, int64_t mtime_ns)
-{
-	KvcObjectAttributes attributes = {.mtime_ns = mtime_ns};
-	kvc_key_index_replace_with(index, key, bytes, &attributes);
-}
-
 /* ---- Removing ------------------------------------------------------------------------------ */
 
 /* The index of the first slot with a sequence above AFTER. */

@@ -46,10 +46,8 @@ kvc_l2_object_info_attributes(const KvcL2ObjectInfo *info)
 }
 /*
  * L1 has a new version of KEY: what adapters have is the one before, and hidden until the new one
- * is stored there (kvc_key_index_note_stored).
+ * is stored there (kvc_key_index_note_stored). ATTRIBUTES as in kvc_key_index_add_with().
  */
-void kvc_key_index_replace(KvcKeyIndex *index, KvcObjectKey *key, uint64_t bytes, int64_t mtime_ns);
-/* The same, with attributes as in kvc_key_index_add_with(). */
 void kvc_key_index_replace_with(KvcKeyIndex *index,
 				KvcObjectKey *key,
 				uint64_t bytes,
@@ -92,8 +90,10 @@ void kvc_key_index_rename(KvcKeyIndex *index,
 			  bool is_resident,
 			  uint32_t adapters,
 			  uint32_t movable);
-/* What an adapter has as the new key after a rename: what OLD_KEY was known to be, nothing, or
- * something else, which stays hidden until it is stored over (as after kvc_key_index_replace). */
+/*
+ * What an adapter has as the new key after a rename: what OLD_KEY was known to be, nothing, or
+ * something else, which stays hidden until it is stored over (as after kvc_key_index_replace_with).
+ */
 typedef enum { KVC_RENAME_PRESENT, KVC_RENAME_ABSENT, KVC_RENAME_STALE } KvcRenameEnd;
 /*
  * The rename ended on ADAPTER (one bit). NEW_KEY NULL: the adapter was none of the movable ones.

@@ -6,10 +6,10 @@
  *	QUEUED -> LOOKUP -> (HELD ->) LOADING -> ANSWERED -> retired
  *
  * L1 is probed in the caller's thread. What is not settled by that becomes a message; from then on
- *the request's state belongs to the thread. A request answers at most once and early where it must
- *(the deadline, drop, stop), while what adapters still do for it goes on: late lookup results are
- *unlocked when they come, late loads are admitted for whoever comes next. Only then the request is
- *retired.
+ * the request's state belongs to the thread. A request answers at most once and early where it must
+ * (the deadline, drop, stop), while what adapters still do for it goes on: late lookup results are
+ * unlocked when they come, late loads are admitted for whoever comes next. Only then the request is
+ * retired.
  */
 
 #include "engine/adapter-call.h"

@@ -109,8 +109,8 @@ describe_load(const KvcPrefetchController *c,
 	sum->l2_locks += locks;
 	sum->reserved += load->object != NULL;
 	add_line(lines, g_strdup_printf("load.%s", key),
-		 "adapter #%zu, %zu bytes, %u waiters, %u L2 locks", load->adapter + 1,
-		 load->memory.bytes, load->waiters->len, locks);
+		 "l2.%zu, %zu bytes, %u waiters, %u L2 locks", load->adapter, load->memory.bytes,
+		 load->waiters->len, locks);
 }
 
 static GPtrArray *

@@ -425,11 +425,12 @@ kvc_record_log_is_kept(KvcRecordLog *log, uint64_t position)
 }
 
 void
-kvc_record_log_settle(KvcRecordLog *log, uint64_t position)
+kvc_record_log_settle(KvcRecordLog *log)
 {
 	int64_t deadline = kvc_now_ns() + SETTLE_NS;
 	int rc = 0;
 	kvc_mutex_lock(&log->lock);
+	uint64_t position = log->appended;
 	while (rc == 0 && log->error == 0 && log->written < position &&
 	       log->stalled != log->written)
 		rc = kvc_cond_wait_until(&log->moved, &log->lock, deadline);

@@ -16,7 +16,7 @@
  * The object is stored under NEW only where the rename did not bring it: where OLD was not, or had
  * other bytes. What a rename brought, or found, under NEW that is not the object and will not be
  * overwritten is deleted. An adapter that cannot rename stores NEW, and then OLD is deleted; a
- *store of a newer OLD does that as well.
+ * store of a newer OLD does that as well.
  *
  * OLD is hidden until all this ended, and NEW on the adapters that rename (key-index.h). Nothing of
  * it is remembered across a crash: OLD is there again where the rename had not been done.

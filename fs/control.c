@@ -160,62 +160,23 @@ act_evict(fuse_req_t req, Kvcfs *fs, GPtrArray *keys, size_t size)
 
 /* ---- flush --------------------------------------------------------------------------------- */
 
-typedef struct Flush {
-	KvcfsPending *pending;
-	size_t size;
-	int refs;  /* Atomic: the answer and every flush not done */
-	int left;  /* Atomic: flushes not done, and one for the submitter */
-	int error; /* Atomic: the first */
-} Flush;
-
 static void
-unref_flush(Flush *flush)
+reply_flush(fuse_req_t req, int error, size_t size)
 {
-	if (__atomic_fetch_sub(&flush->refs, 1, __ATOMIC_ACQ_REL) == 1)
-		g_free(flush);
-}
-
-static void
-answer_flush(fuse_req_t req, KvcfsWake why, void *user)
-{
-	Flush *flush = user;
-	int error = __atomic_load_n(&flush->error, __ATOMIC_ACQUIRE);
-	if (why == KVCFS_WAKE_INTERRUPT)
-		fuse_reply_err(req, EINTR);
-	else if (why == KVCFS_WAKE_TIMEOUT || error)
+	if (error < 0)
 		fuse_reply_err(req, EIO);
 	else
-		fuse_reply_write(req, flush->size);
-	unref_flush(flush);
-}
-
-static void
-flush_one_done(void *user, int error)
-{
-	Flush *flush = user;
-	/* Gone meanwhile is as good as stored. */
-	if (error < 0 && error != -ENOENT)
-		__atomic_store_n(&flush->error, error, __ATOMIC_RELEASE);
-	if (__atomic_fetch_sub(&flush->left, 1, __ATOMIC_ACQ_REL) == 1)
-		kvcfs_pending_wake(flush->pending);
-	unref_flush(flush);
+		fuse_reply_write(req, size);
 }
 
 static void
 act_flush(fuse_req_t req, Kvcfs *fs, GPtrArray *keys, size_t size)
 {
-	Flush *flush = g_new0(Flush, 1);
-	flush->size = size;
-	flush->refs = (int)keys->len + 4;
-	flush->left = (int)keys->len + 3;
-	flush->pending =
-		kvcfs_pending_new(fs->pendings, req, kvcfs_now_ns() + fs->config.load_timeout_ns,
-				  answer_flush, flush);
+	KvcfsFlushWait *wait = kvcfs_flush_wait_new(fs, req, keys->len + 2, reply_flush, size);
 	for (guint i = 0; i < keys->len; i++)
-		kvc_storage_manager_flush(fs->sm, keys->pdata[i], flush_one_done, flush);
-	kvc_storage_manager_sync_deletions(fs->sm, flush_one_done, flush);
-	kvcfs_dir_log_sync(fs->dir_log, flush_one_done, flush);
-	flush_one_done(flush, 0);
+		kvc_storage_manager_flush(fs->sm, keys->pdata[i], kvcfs_flush_wait_done, wait);
+	kvc_storage_manager_sync_deletions(fs->sm, kvcfs_flush_wait_done, wait);
+	kvcfs_dir_log_sync(fs->dir_log, kvcfs_flush_wait_done, wait);
 }
 
 /* ---- The table ----------------------------------------------------------------------------- */

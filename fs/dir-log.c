@@ -21,7 +21,6 @@ struct KvcfsDirLog {
 	void *user;
 	/* Protected by the log's lock. */
 	GHashTable *entries; /* path (the entry's) -> KvcfsDirEntry (owned) */
-	uint64_t last_position;
 };
 
 /* ---- The table ----------------------------------------------------------------------------- */
@@ -202,12 +201,6 @@ kvcfs_dir_log_free(KvcfsDirLog *log)
 /* ---- What happens to directories ----------------------------------------------------------- */
 
 static void
-append_locked(KvcfsDirLog *log, const char *record)
-{
-	log->last_position = kvc_record_log_append(log->records, record);
-}
-
-static void
 set_entry(KvcfsDirLog *log, const KvcfsDirEntry *entry, bool only_known)
 {
 	if (!log)
@@ -217,7 +210,7 @@ set_entry(KvcfsDirLog *log, const KvcfsDirEntry *entry, bool only_known)
 	kvc_record_log_lock(log->records);
 	if (!only_known || g_hash_table_contains(log->entries, entry->path)) {
 		put_locked(log, entry);
-		append_locked(log, record->str);
+		kvc_record_log_append(log->records, record->str);
 	}
 	kvc_record_log_unlock(log->records);
 }
@@ -243,7 +236,7 @@ kvcfs_dir_log_remove(KvcfsDirLog *log, const char *path)
 	g_autofree char *record = g_strconcat("rmdir ", field, NULL);
 	kvc_record_log_lock(log->records);
 	if (g_hash_table_remove(log->entries, path))
-		append_locked(log, record);
+		kvc_record_log_append(log->records, record);
 	kvc_record_log_unlock(log->records);
 }
 
@@ -257,19 +250,15 @@ kvcfs_dir_log_rename(KvcfsDirLog *log, const char *old_path, const char *new_pat
 	g_autofree char *record = g_strdup_printf("rename %s %s", old_field, new_field);
 	kvc_record_log_lock(log->records);
 	if (rename_locked(log, old_path, new_path))
-		append_locked(log, record);
+		kvc_record_log_append(log->records, record);
 	kvc_record_log_unlock(log->records);
 }
 
 void
 kvcfs_dir_log_settle(KvcfsDirLog *log)
 {
-	if (!log)
-		return;
-	kvc_record_log_lock(log->records);
-	uint64_t position = log->last_position;
-	kvc_record_log_unlock(log->records);
-	kvc_record_log_settle(log->records, position);
+	if (log)
+		kvc_record_log_settle(log->records);
 }
 
 void

@@ -746,6 +746,23 @@ KvcfsInode *kvcfs_prefix_keys_inode(KvcfsInode *prefix);
 /* Begins the held loads of every open prefix directory that has KEY. */
 void kvcfs_prefix_start_loads(Kvcfs *fs, const KvcObjectKey *key);
 
+/* ---- flush-wait.c ---------------------------------------------------------------------------- */
+
+typedef struct KvcfsFlushWait KvcfsFlushWait;
+
+/*
+ * REQ is answered with REPLY once kvcfs_flush_wait_done() was called N times (at least 1) for what
+ * this returns: ERROR is 0 or the -errno of one that failed, -EIO at the deadline. It must not be
+ * touched after the last call. The calls may come from any thread.
+ */
+KvcfsFlushWait *kvcfs_flush_wait_new(Kvcfs *fs,
+				     fuse_req_t req,
+				     unsigned n,
+				     void (*reply)(fuse_req_t req, int error, size_t size),
+				     size_t size);
+/* One flush ended; USER is the KvcfsFlushWait. -ENOENT is no error. */
+void kvcfs_flush_wait_done(void *user, int error);
+
 /* ---- control.c ------------------------------------------------------------------------------- */
 
 bool kvcfs_is_control_root(const KvcfsInode *dir, const char *name);

@@ -318,51 +318,19 @@ kvcfs_op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	fuse_reply_err(req, 0);
 }
 
-typedef struct FsyncWait {
-	KvcfsPending *pending;
-	int refs;  /* Atomic: the answer and the flush */
-	int error; /* Atomic */
-} FsyncWait;
-
 static void
-unref_fsync(FsyncWait *wait)
+reply_fsync(fuse_req_t req, int error, size_t size)
 {
-	if (__atomic_fetch_sub(&wait->refs, 1, __ATOMIC_ACQ_REL) == 1)
-		g_free(wait);
-}
-
-static void
-answer_fsync(fuse_req_t req, KvcfsWake why, void *user)
-{
-	FsyncWait *wait = user;
-	int error = __atomic_load_n(&wait->error, __ATOMIC_ACQUIRE);
-	if (why == KVCFS_WAKE_INTERRUPT)
-		fuse_reply_err(req, EINTR);
-	else if (why == KVCFS_WAKE_TIMEOUT)
-		fuse_reply_err(req, EIO); /* the store goes on */
-	else
-		fuse_reply_err(req, error == -ENOENT ? 0 : -error);
-	unref_fsync(wait);
-}
-
-static void
-fsync_done(void *user, int error)
-{
-	FsyncWait *wait = user;
-	__atomic_store_n(&wait->error, error, __ATOMIC_RELEASE);
-	kvcfs_pending_wake(wait->pending);
-	unref_fsync(wait);
+	fuse_reply_err(req, -error);
 }
 
 static void
 fsync_key(fuse_req_t req, Kvcfs *fs, KvcObjectKey *key)
 {
-	FsyncWait *wait = g_new0(FsyncWait, 1);
+	/* Once the request is answered the inode may go. */
 	g_autoptr(KvcObjectKey) held = kvc_object_key_ref(key);
-	wait->refs = 2;
-	wait->pending = kvcfs_pending_new(
-		fs->pendings, req, kvcfs_now_ns() + fs->config.load_timeout_ns, answer_fsync, wait);
-	kvc_storage_manager_flush(fs->sm, held, fsync_done, wait);
+	KvcfsFlushWait *wait = kvcfs_flush_wait_new(fs, req, 1, reply_fsync, 0);
+	kvc_storage_manager_flush(fs->sm, held, kvcfs_flush_wait_done, wait);
 }
 
 void

@@ -71,10 +71,10 @@ uint64_t kvc_record_log_append(KvcRecordLog *log, const char *record);
 bool kvc_record_log_is_kept(KvcRecordLog *log, uint64_t position);
 
 /*
- * Without locks. Waits until POSITION is written, but never for a disk: at most 20 ms, and not at
- * all while the log is failing or the last wait was in vain.
+ * Without locks. Waits until all that was appended before is written, but never for a disk: at most
+ * 20 ms, and not at all while the log is failing or the last wait was in vain.
  */
-void kvc_record_log_settle(KvcRecordLog *log, uint64_t position);
+void kvc_record_log_settle(KvcRecordLog *log);
 /* Syncs now rather than within a second. Never blocks; any thread. */
 void kvc_record_log_request_sync(KvcRecordLog *log);
 /*

@@ -26,10 +26,11 @@ static inline void
 env_on_admitted(KvcL1ManagerListener *l, KvcL1Object *object)
 {
 	KvcKeyIndex *index = ((Env *)l)->context.index;
+	const KvcObjectAttributes attributes = {.mtime_ns = object->mtime_ns};
 	if (object->key->space == KVC_SPACE_CHUNK)
 		kvc_key_index_add(index, object->key, KVC_TIER_L1, object->bytes, object->mtime_ns);
 	else
-		kvc_key_index_replace(index, object->key, object->bytes, object->mtime_ns);
+		kvc_key_index_replace_with(index, object->key, object->bytes, &attributes);
 }
 
 static inline void

@@ -689,7 +689,8 @@ test_replaced_versions_hide_older_copies(void **state)
 	g_autoptr(KvcObjectKey) key = key_of(f, 1);
 	add(f, 1, A);
 	add(f, 1, B);
-	kvc_key_index_replace(f->index, key, 77, 5);
+	const KvcObjectAttributes attributes = {.mtime_ns = 5};
+	kvc_key_index_replace_with(f->index, key, 77, &attributes);
 	assert_int_equal(info_of(f, 1).tiers, L1);
 	assert_int_equal(info_of(f, 1).bytes, 77);
 	add(f, 1, A);
