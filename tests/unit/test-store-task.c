@@ -452,8 +452,9 @@ test_what_is_given_up_is_in_the_log(void **state)
 	int64_t seconds = (kvc_now_ns() - begin) / KVC_SEC_NS;
 	assert_int_equal(env_stat(b.env, stores_failed), N);
 	g_autofree char *name = kvc_object_key_to_string(keys[0]);
+	g_autofree char *who = kvc_controller_context_adapter_name(&b.env->context, 0);
 	g_autofree char *line =
-		g_strdup_printf("L2 adapter #1 could not store %s: %s\n", name, g_strerror(EIO));
+		g_strdup_printf("%s could not store %s: %s\n", who, name, g_strerror(EIO));
 	pthread_mutex_lock(&logged.lock);
 	g_auto(GStrv) lines = g_strsplit(logged.text->str, "\n", -1);
 	assert_non_null(strstr(logged.text->str, line));
