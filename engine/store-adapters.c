@@ -148,7 +148,7 @@ static void
 publish_attached(KvcStoreController *c)
 {
 	int n = __builtin_popcount(c->active);
-	c->lane_bytes = KVC_STORE_BYTES_IN_FLIGHT / (uint64_t)MAX(n, 1);
+	c->lane_bytes = c->max_bytes_in_flight / (uint64_t)MAX(n, 1);
 	kvc_mutex_lock(&c->lock);
 	c->attached = c->active | c->draining;
 	pthread_cond_broadcast(&c->adapters_changed);

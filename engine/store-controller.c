@@ -342,6 +342,7 @@ kvc_store_controller_new(const KvcControllerContext *context,
 	c->listener.on_renamed = on_renamed;
 	c->context = context;
 	c->policy = policy;
+	c->max_bytes_in_flight = KVC_STORE_BYTES_IN_FLIGHT;
 	c->event_fd = fd;
 	c->is_idle = true;
 	kvc_mutex_init(&c->lock, KVC_LOCK_STORE_QUEUE);

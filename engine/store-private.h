@@ -186,6 +186,7 @@ struct KvcStoreController {
 	/* Immutable after start. */
 	const KvcControllerContext *context;
 	const KvcStorePolicy *policy;
+	uint64_t max_bytes_in_flight; /* of all adapters together */
 	int event_fd;
 	pthread_t thread;
 	bool is_running;

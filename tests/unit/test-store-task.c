@@ -152,8 +152,10 @@ test_a_failed_batch_is_tried_again_key_by_key(void **state)
 static void
 test_bytes_in_flight_are_bounded(void **state)
 {
-	size_t bound = KVC_STORE_BYTES_IN_FLIGHT / KVC_STORE_MIN_CHARGE_BYTES, n = bound + 50;
+	size_t bound = 512, n = bound + 50;
 	Bench b = bench_new(1, CAPACITY, &everywhere);
+	assert_int_equal(b.store->max_bytes_in_flight, KVC_STORE_BYTES_IN_FLIGHT);
+	b.store->max_bytes_in_flight = bound * KVC_STORE_MIN_CHARGE_BYTES;
 	KvcObjectKey **keys = keys_new(b.env, n);
 	FakeAdapter *fake = b.env->fakes[0];
 	Flushed flushed = {0};
@@ -231,8 +233,7 @@ test_bytes_in_flight_are_bounded_over_all_adapters(void **state)
 	Bench b = bench_new(2, CAPACITY, &everywhere);
 	KvcObjectKey **keys = keys_new(b.env, N);
 	g_autoptr(GRand) random = g_rand_new_with_seed(4);
-	assert_int_equal(b.store->lane_bytes, KVC_STORE_BYTES_IN_FLIGHT / 2);
-	b.store->lane_bytes = LANE_BYTES;
+	b.store->max_bytes_in_flight = 2 * LANE_BYTES;
 	measured = b.env->fakes;
 	for (unsigned a = 0; a < 2; a++) {
 		b.env->fakes[a]->ops.submit_store_task = submit_measured;
@@ -268,7 +269,7 @@ test_an_object_larger_than_the_bound_goes_alone(void **state)
 	Bench b = bench_new(1, CAPACITY, &everywhere);
 	KvcObjectKey **keys = keys_new(b.env, 3);
 	FakeAdapter *fake = b.env->fakes[0];
-	b.store->lane_bytes = LANE_BYTES;
+	b.store->max_bytes_in_flight = LANE_BYTES;
 	fake->hold[FAKE_STORE] = true;
 	env_write(b.env, keys[0], 100, 0, KVC_FINISH_FIRST_WINS);
 	env_write(b.env, keys[1], LANE_BYTES + 1, 0, KVC_FINISH_FIRST_WINS);
@@ -291,7 +292,7 @@ test_a_hanging_adapter_does_not_hold_the_other(void **state)
 	enum { N = 50 };
 	Bench b = bench_new(2, CAPACITY, &everywhere);
 	KvcObjectKey **keys = keys_new(b.env, N);
-	b.store->lane_bytes = LANE_BYTES;
+	b.store->max_bytes_in_flight = 2 * LANE_BYTES;
 	b.env->fakes[0]->hold[FAKE_STORE] = true;
 	for (unsigned i = 0; i < N; i++)
 		env_write(b.env, keys[i], 100000, 0, KVC_FINISH_FIRST_WINS);
@@ -315,7 +316,7 @@ test_a_failing_adapter_does_not_hold_the_other(void **state)
 	enum { N = 50 };
 	Bench b = bench_new(2, CAPACITY, &everywhere);
 	KvcObjectKey **keys = keys_new(b.env, N);
-	b.store->lane_bytes = LANE_BYTES;
+	b.store->max_bytes_in_flight = 2 * LANE_BYTES;
 	b.env->fakes[0]->fail_stores = INT_MAX;
 	for (unsigned i = 0; i < N; i++)
 		env_write(b.env, keys[i], 100000, 0, KVC_FINISH_FIRST_WINS);
@@ -339,7 +340,7 @@ test_store_first_is_in_order(void **state)
 	KvcObjectKey **keys = keys_new(b.env, N);
 	FakeAdapter *fake = b.env->fakes[0];
 	Flushed flushed[2] = {0};
-	b.store->lane_bytes = 1; /* one after the other */
+	b.store->max_bytes_in_flight = 1; /* one after the other */
 	fake->hold[FAKE_STORE] = true;
 	for (unsigned i = 0; i < N; i++)
 		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
@@ -451,8 +452,9 @@ test_what_is_given_up_is_in_the_log(void **state)
 	int64_t seconds = (kvc_now_ns() - begin) / KVC_SEC_NS;
 	assert_int_equal(env_stat(b.env, stores_failed), N);
 	g_autofree char *name = kvc_object_key_to_string(keys[0]);
+	g_autofree char *who = kvc_controller_context_adapter_name(&b.env->context, 0);
 	g_autofree char *line =
-		g_strdup_printf("l2.0 (fake) could not store %s: %s\n", name, g_strerror(EIO));
+		g_strdup_printf("%s could not store %s: %s\n", who, name, g_strerror(EIO));
 	pthread_mutex_lock(&logged.lock);
 	g_auto(GStrv) lines = g_strsplit(logged.text->str, "\n", -1);
 	assert_non_null(strstr(logged.text->str, line));
