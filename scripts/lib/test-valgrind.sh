@@ -7,9 +7,9 @@
 # the program runs any more; every program with a ring hangs. Those have ASan. It does not know fsopen either, L1 falls
 # back to memfd then, which is a way that works.
 
-# Programs that open a ring: the I/O helpers and whatever opens an adapter of type fs. And: a script, the random ones
-# (too slow to find anything), and what asks the kernel whether its own leases count.
-valgrind_excluded='io|storage-manager|storage-manager-attributes|store-deleter|adapter-fs.*|contract-adapter|public-headers|exports|l1-lease'
+# Programs that open a ring: the I/O helpers and whatever opens an adapter of type fs. And: scripts, the random ones
+# (too slow to find anything there).
+valgrind_excluded='io|storage-manager|storage-manager-attributes|store-deleter|adapter-fs.*|contract-adapter|public-headers|exports'
 
 # unit_names TREE: of the meson tests but the random ones.
 unit_names() {
