@@ -147,8 +147,6 @@ make_room_for(KvcStoreController *c, size_t a)
 static void
 publish_attached(KvcStoreController *c)
 {
-	int n = __builtin_popcount(c->active);
-	c->lane_bytes = KVC_STORE_BYTES_IN_FLIGHT / (uint64_t)MAX(n, 1);
 	kvc_mutex_lock(&c->lock);
 	c->attached = c->active | c->draining;
 	pthread_cond_broadcast(&c->adapters_changed);
@@ -206,8 +204,8 @@ leave_record(KvcStoreController *c, KvcStoreRecord *r, size_t a)
 	kvc_store_record_advance(c, r);
 }
 
-void
-kvc_store_adapters_detach(KvcStoreController *c, uint32_t adapters)
+static void
+detach(KvcStoreController *c, uint32_t adapters)
 {
 	c->active &= ~adapters;
 	c->draining |= adapters;
@@ -255,6 +253,18 @@ kvc_store_adapters_finish(KvcStoreController *c)
 	c->draining &= ~done;
 	if (done)
 		publish_attached(c);
+}
+
+void
+kvc_store_adapters_follow(KvcStoreController *c)
+{
+	uint32_t new = c->wanted_now & ~(c->active | c->draining);
+	uint32_t unwanted = c->active & ~c->wanted_now;
+	kvc_store_adapters_attach(c, new);
+	if (unwanted)
+		detach(c, unwanted);
+	if (new | unwanted)
+		c->lane_bytes = kvc_store_share_of(c->active);
 }
 
 /* ---- What the manager calls ---------------------------------------------------------------- */

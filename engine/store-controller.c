@@ -234,14 +234,13 @@ handle_messages(KvcStoreController *c)
 {
 	GQueue messages = take_messages(c);
 	GList *link;
+	/* First: a commit from here on goes to none that is not wanted. */
 	if (!c->is_halting)
-		kvc_store_adapters_attach(c, c->wanted_now & ~(c->active | c->draining));
+		kvc_store_adapters_follow(c);
 	while ((link = g_queue_pop_head_link(&messages))) {
 		handle_message(c, link->data);
 		message_free(link->data);
 	}
-	if (!c->is_halting)
-		kvc_store_adapters_detach(c, c->active & ~c->wanted_now);
 	/* Whatever made an object go had been told by now, or will be. */
 	while (!c->is_halting && (link = g_queue_pop_head_link(&c->unsettled))) {
 		KvcStoreRecord *r = link->data;
@@ -348,6 +347,7 @@ kvc_store_controller_new(const KvcControllerContext *context,
 	kvc_cond_init(&c->idle);
 	c->records = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	c->wanted = kvc_controller_context_active(context);
+	c->lane_bytes = kvc_store_share_of(c->wanted);
 	kvc_cond_init(&c->adapters_changed);
 	kvc_l1_manager_register_listener(context->l1, &c->listener);
 	return c;
