@@ -29,7 +29,7 @@ static KvcBreaker *
 new_breaker(const KvcOptions *options)
 {
 	double first = kvc_options_get_double(options, "breaker_cooldown_s");
-	double max = kvc_options_get_double(options, "breaker_max_cooldown_s");
+	double max = kvc_options_get_double(options, "breaker_max_s");
 	return kvc_breaker_new((int64_t)(first * KVC_SEC_NS), (int64_t)(max * KVC_SEC_NS));
 }
 
