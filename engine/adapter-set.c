@@ -8,8 +8,7 @@
  *	draining    nobody names it any more: who reads the set of active adapters does so, and
  *	            tells the controllers what it means, under ADAPTERS_LOCK, so what was said
  *	            before the change is in their queues before they are told to let go
- *	listing     ends
- *	controllers let go: what was begun has ended, locks are returned
+ *	controllers let go: what was begun has ended, locks are returned; the listing ends
  *	empty       the index and the deletion log forget it, and nobody calls it (HOLD)
  *	closed
  *
@@ -30,7 +29,7 @@ static KvcBreaker *
 new_breaker(const KvcOptions *options)
 {
 	double first = kvc_options_get_double(options, "breaker_cooldown_s");
-	double max = kvc_options_get_double(options, "breaker_max_cooldown_s");
+	double max = kvc_options_get_double(options, "breaker_max_s");
 	return kvc_breaker_new((int64_t)(first * KVC_SEC_NS), (int64_t)(max * KVC_SEC_NS));
 }
 
@@ -304,9 +303,12 @@ remove_adapter(KvcStorageManager *sm, size_t i, int64_t deadline_ns)
 		return -ENOENT;
 	set_bit(sm, &sm->context.draining, i, true);
 	update_tracks_dirty(sm);
-	if (kvc_listing_stop(sm, i, deadline_ns) < 0 ||
-	    kvc_prefetch_controller_set_adapter(sm->prefetch, i, false, deadline_ns) < 0 ||
-	    kvc_store_controller_set_adapter(sm->store, i, false, deadline_ns) < 0)
+	/* Both are told before one is waited for: a deletion may wait for a lock of a prefetch. */
+	kvc_store_controller_set_adapter(sm->store, i, false, 1);
+	int prefetch = kvc_prefetch_controller_set_adapter(sm->prefetch, i, false, deadline_ns);
+	int store = kvc_store_controller_set_adapter(sm->store, i, false, deadline_ns);
+	int listing = kvc_listing_stop(sm, i, deadline_ns);
+	if (store < 0 || prefetch < 0 || listing < 0)
 		return -ETIMEDOUT;
 	set_bit(sm, &sm->context.empty, i, true);
 	wait_for_holds(sm, i);

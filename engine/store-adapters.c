@@ -144,11 +144,16 @@ make_room_for(KvcStoreController *c, size_t a)
 	}
 }
 
+/* What each active adapter may have in flight. */
+static void
+share_out(KvcStoreController *c)
+{
+	c->lane_bytes = c->max_bytes_in_flight / (uint64_t)MAX(__builtin_popcount(c->active), 1);
+}
+
 static void
 publish_attached(KvcStoreController *c)
 {
-	int n = __builtin_popcount(c->active);
-	c->lane_bytes = c->max_bytes_in_flight / (uint64_t)MAX(n, 1);
 	kvc_mutex_lock(&c->lock);
 	c->attached = c->active | c->draining;
 	pthread_cond_broadcast(&c->adapters_changed);
@@ -172,6 +177,7 @@ kvc_store_adapters_attach(KvcStoreController *c, uint32_t adapters)
 		c->delete_logged_ns[a] = c->attributes_logged_ns[a] = 0;
 		c->active |= 1u << a;
 	}
+	share_out(c);
 	publish_attached(c);
 }
 
@@ -206,10 +212,11 @@ leave_record(KvcStoreController *c, KvcStoreRecord *r, size_t a)
 	kvc_store_record_advance(c, r);
 }
 
-void
-kvc_store_adapters_detach(KvcStoreController *c, uint32_t adapters)
+static void
+detach(KvcStoreController *c, uint32_t adapters)
 {
 	c->active &= ~adapters;
+	share_out(c);
 	c->draining |= adapters;
 	for (uint32_t bits = adapters; bits; bits &= bits - 1) {
 		size_t a = (size_t)__builtin_ctz(bits);
@@ -255,6 +262,16 @@ kvc_store_adapters_finish(KvcStoreController *c)
 	c->draining &= ~done;
 	if (done)
 		publish_attached(c);
+}
+
+void
+kvc_store_adapters_follow(KvcStoreController *c)
+{
+	uint32_t new = c->wanted_now & ~(c->active | c->draining);
+	uint32_t unwanted = c->active & ~c->wanted_now;
+	kvc_store_adapters_attach(c, new);
+	if (unwanted)
+		detach(c, unwanted);
 }
 
 /* ---- What the manager calls ---------------------------------------------------------------- */

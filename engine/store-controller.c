@@ -234,14 +234,13 @@ handle_messages(KvcStoreController *c)
 {
 	GQueue messages = take_messages(c);
 	GList *link;
+	/* First: a commit from here on goes to none that is not wanted. */
 	if (!c->is_halting)
-		kvc_store_adapters_attach(c, c->wanted_now & ~(c->active | c->draining));
+		kvc_store_adapters_follow(c);
 	while ((link = g_queue_pop_head_link(&messages))) {
 		handle_message(c, link->data);
 		message_free(link->data);
 	}
-	if (!c->is_halting)
-		kvc_store_adapters_detach(c, c->active & ~c->wanted_now);
 	/* Whatever made an object go had been told by now, or will be. */
 	while (!c->is_halting && (link = g_queue_pop_head_link(&c->unsettled))) {
 		KvcStoreRecord *r = link->data;

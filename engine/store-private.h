@@ -308,7 +308,8 @@ uint32_t kvc_store_select_targets(KvcStoreController *c, const KvcObjectKey *key
 /* For a record or for a rename. */
 KvcStoreTarget *kvc_store_targets_new(KvcStoreController *c, KvcStoreRecord *r, KvcStoreRename *m);
 void kvc_store_adapters_attach(KvcStoreController *c, uint32_t adapters);
-void kvc_store_adapters_detach(KvcStoreController *c, uint32_t adapters);
+/* Attaches what is wanted and new, begins to detach what is not wanted any more. */
+void kvc_store_adapters_follow(KvcStoreController *c);
 /* Lets go of the draining ones that have nothing left. */
 void kvc_store_adapters_finish(KvcStoreController *c);
 /* The last target of R's object has gone and none has stored it: is there another one? */

@@ -410,6 +410,7 @@ void
 kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters)
 {
 	KvcStoreRecord *r = kvc_store_record_get(c, key);
+	uint32_t attached = c->active | c->draining;
 	KvcL1Object *newest = r->next ? r->next : r->object;
 	bool store_again = newest && is_resident(c, newest);
 	if (store_again && !r->next) {
@@ -424,10 +425,10 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 	kvc_store_logged_forget(c, r, adapters);
 	if (!deleting(r))
 		r->delete_order = ++c->last_order;
-	uint32_t begun = adapters & c->active & ~deleting(r);
+	uint32_t begun = adapters & attached & ~deleting(r);
 	while (begun)
 		count_pending(c, take_bit(&begun), 1);
-	r->delete_todo |= adapters & c->active & ~r->delete_waiting;
+	r->delete_todo |= adapters & attached & ~r->delete_waiting;
 	kvc_store_record_advance(c, r);
 }
 

@@ -472,8 +472,7 @@ static void
 test_stores_wait_for_an_adapter_that_cannot_be_reached(void **state)
 {
 	Fixture *f = *state;
-	start(f, MOCK ",fail_connections=8,breaker_cooldown_s=0.02,breaker_max_cooldown_s=0.1",
-	      NULL);
+	start(f, MOCK ",fail_connections=8,breaker_cooldown_s=0.02,breaker_max_s=0.1", NULL);
 	put(f, 1, 100);
 	assert_int_equal(flush(f, 1), 0);
 	assert_int_equal(tiers(f, 1), L1 | A);
@@ -490,7 +489,7 @@ test_while_open_nothing_is_asked(void **state)
 	Fixture *f = *state;
 	start(f,
 	      MOCK ",shared=true,fail_connections=1000000,breaker_cooldown_s=3600,"
-		   "breaker_max_cooldown_s=3600",
+		   "breaker_max_s=3600",
 	      NULL);
 	assert_true(kvc_storage_manager_has_shared_l2(f->sm));
 	for (unsigned i = 0; i < KVC_BREAKER_FAILURES; i++)
@@ -518,7 +517,7 @@ test_another_adapter_is_enough_in_the_end(void **state)
 	Fixture *f = *state;
 	start(f,
 	      MOCK ",fail_connections=1000000000,breaker_cooldown_s=0.01,"
-		   "breaker_max_cooldown_s=0.02",
+		   "breaker_max_s=0.02",
 	      MOCK);
 	put(f, 1, 100);
 	assert_int_equal(flush(f, 1), 0);

@@ -750,7 +750,7 @@ test_a_version_is_one_state_of_the_bytes(void **state)
 	kvc_key_index_remove(f->index, key, A | L1);
 	assert_int_equal(version_of(f, key), old);
 	/* A commit. */
-	kvc_key_index_replace(f->index, key, 20, 0);
+	kvc_key_index_replace_with(f->index, key, 20, &(KvcObjectAttributes){0});
 	uint32_t new = version_of(f, key);
 	assert_true(new != old);
 	/* Who has looked at the old one forgets nothing of the new one. */

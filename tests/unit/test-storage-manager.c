@@ -35,7 +35,7 @@ test_errors_of_construction_are_named(void **state)
 	config.eviction_policy = NULL;
 	config.l2_adapters = unknown;
 	assert_refused(&config, "nosuch");
-	assert_refused(&config, "#2");
+	assert_refused(&config, "l2.1");
 	config.l2_adapters = bad;
 	assert_refused(&config, "latency_ms");
 	for (size_t i = 0; i <= KVC_MAX_ADAPTERS; i++)
