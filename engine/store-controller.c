@@ -312,6 +312,7 @@ store_thread(void *data)
 			break;
 		if (!c->is_halting) {
 			kvc_store_fire_backoffs(c, kvc_now_ns());
+			kvc_store_record_try_given_up(c);
 			kvc_store_rename_run(c);
 			kvc_store_process_ready(c);
 			kvc_store_adapters_finish(c);
@@ -347,6 +348,7 @@ kvc_store_controller_new(const KvcControllerContext *context,
 	kvc_mutex_init(&c->lock, KVC_LOCK_STORE_QUEUE);
 	kvc_cond_init(&c->idle);
 	c->records = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
+	c->given_up = kvc_store_keys_new();
 	c->wanted = kvc_controller_context_active(context);
 	kvc_cond_init(&c->adapters_changed);
 	kvc_l1_manager_register_listener(context->l1, &c->listener);
@@ -414,6 +416,7 @@ kvc_store_controller_free(KvcStoreController *c)
 {
 	kvc_store_controller_stop(c);
 	g_hash_table_unref(c->records);
+	g_ptr_array_unref(c->given_up);
 	for (size_t a = 0; a < c->n_adapters; a++)
 		if (c->lanes[a].tasks)
 			g_hash_table_unref(c->lanes[a].tasks);

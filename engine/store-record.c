@@ -28,6 +28,9 @@ static const int64_t backoff_delays_ns[KVC_STORE_BACKOFFS] = {
 	5000 * KVC_MSEC_NS, 250 * KVC_MSEC_NS, /* what is put off */
 };
 
+/* Beyond that a flush tries them again. */
+#define MAX_GIVEN_UP 1000000
+
 #define deleting kvc_store_record_deleting
 
 /* Where a deletion has to end, and to be on disk in the log, before anything else. */
@@ -185,13 +188,20 @@ give_up(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
 	g_warning("%s could not store %s: %s", who, name, g_strerror(-error));
 }
 
+/*
+ * While the adapter may come back soon the object waits for it, dirty. Not for ever, else L1 would
+ * be full of dirty objects in the end and refuse writers: then it is given up, evicted last, and
+ * tried again when an adapter has taken something.
+ */
 void
 kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
 {
 	KvcBreakerStatus status;
 	kvc_breaker_get_status(c->context->adapters[adapter].breaker, &status);
-	if (status.is_slowest && r->stored) {
+	if (status.is_slowest) {
 		give_up(c, r, adapter, error);
+		if (!r->stored && c->given_up->len < MAX_GIVEN_UP)
+			g_ptr_array_add(c->given_up, kvc_object_key_ref(r->key));
 		return;
 	}
 	kvc_stats_add(c->context->stats, stores_put_off, 1);
@@ -527,6 +537,21 @@ try_given_up(KvcStoreController *c, KvcStoreRecord *r)
 		return;
 	r->next = kvc_l1_manager_make_dirty(l1, r->key);
 	r->next_order = ++c->last_order;
+}
+
+void
+kvc_store_record_try_given_up(KvcStoreController *c)
+{
+	if (!c->is_reached || c->given_up->len == 0)
+		return;
+	c->is_reached = false;
+	g_autoptr(GPtrArray) keys = g_steal_pointer(&c->given_up);
+	c->given_up = kvc_store_keys_new();
+	for (guint i = 0; i < keys->len; i++) {
+		KvcStoreRecord *r = kvc_store_record_get(c, keys->pdata[i]);
+		try_given_up(c, r);
+		kvc_store_record_advance(c, r);
+	}
 }
 
 void

@@ -438,6 +438,10 @@ main(int argc, char **argv)
 	check_specifications(argv + 1);
 	for (size_t i = 0; (ops = kvc_l2_adapter_at(i)) != NULL; i++)
 		add_tests(tests, ops, argv + 1);
-	return _cmocka_run_group_tests("adapters", (const struct CMUnitTest *)(void *)tests->data,
-				       tests->len, NULL, NULL);
+	const struct CMUnitTest *all = (const struct CMUnitTest *)(void *)tests->data;
+	int failed = _cmocka_run_group_tests("adapters", all, tests->len, NULL, NULL);
+	for (guint i = 0; i < tests->len; i++)
+		g_free((char *)all[i].name);
+	g_array_unref(tests);
+	return failed;
 }

@@ -257,6 +257,10 @@ main(void)
 		add_test(tests, "prefetch", prefetch->name, test_prefetch_policy, prefetch);
 	for (size_t i = 0; (eviction = kvc_eviction_policy_at(i)) != NULL; i++)
 		add_test(tests, "eviction", eviction->name, test_eviction_policy, eviction);
-	return _cmocka_run_group_tests("policies", (const struct CMUnitTest *)(void *)tests->data,
-				       tests->len, make_keys, free_keys);
+	const struct CMUnitTest *all = (const struct CMUnitTest *)(void *)tests->data;
+	int failed = _cmocka_run_group_tests("policies", all, tests->len, make_keys, free_keys);
+	for (guint i = 0; i < tests->len; i++)
+		g_free((char *)all[i].name);
+	g_array_unref(tests);
+	return failed;
 }

@@ -23,9 +23,10 @@
 #define wait_until(condition)                                                                      \
 	do {                                                                                       \
 		gint64 until_ = g_get_monotonic_time() + 20 * G_USEC_PER_SEC;                      \
-		while (!(condition) && g_get_monotonic_time() < until_)                            \
+		bool is_met_;                                                                      \
+		while (!(is_met_ = (condition)) && g_get_monotonic_time() < until_)                \
 			g_usleep(1000);                                                            \
-		if (!(condition))                                                                  \
+		if (!is_met_)                                                                      \
 			fail_msg("waited in vain for: %s", #condition);                            \
 	} while (0)
 #endif

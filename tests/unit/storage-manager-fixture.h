@@ -30,9 +30,10 @@
 #define wait_until(condition)                                                                      \
 	do {                                                                                       \
 		int64_t until_ = kvc_now_ns() + 20 * KVC_SEC_NS;                                   \
-		while (!(condition) && kvc_now_ns() < until_)                                      \
+		bool is_met_;                                                                      \
+		while (!(is_met_ = (condition)) && kvc_now_ns() < until_)                          \
 			g_usleep(500);                                                             \
-		if (!(condition))                                                                  \
+		if (!is_met_)                                                                      \
 			fail_msg("waited in vain for: %s", #condition);                            \
 	} while (0)
 

@@ -472,7 +472,7 @@ static void
 test_stores_wait_for_an_adapter_that_cannot_be_reached(void **state)
 {
 	Fixture *f = *state;
-	start(f, MOCK ",fail_connections=8,breaker_cooldown_s=0.02,breaker_max_s=0.1", NULL);
+	start(f, MOCK ",fail_connections=8,breaker_cooldown_s=0.02,breaker_max_s=60", NULL);
 	put(f, 1, 100);
 	assert_int_equal(flush(f, 1), 0);
 	assert_int_equal(tiers(f, 1), L1 | A);
@@ -489,7 +489,7 @@ test_while_open_nothing_is_asked(void **state)
 	Fixture *f = *state;
 	start(f,
 	      MOCK ",shared=true,fail_connections=1000000,breaker_cooldown_s=3600,"
-		   "breaker_max_s=3600",
+		   "breaker_max_s=7200",
 	      NULL);
 	assert_true(kvc_storage_manager_has_shared_l2(f->sm));
 	for (unsigned i = 0; i < KVC_BREAKER_FAILURES; i++)
@@ -508,6 +508,30 @@ test_while_open_nothing_is_asked(void **state)
 	assert_status(f, "l1_dirty_objects", "1");
 	assert_int_equal(stat_of(f, "stores"), 0);
 	assert_int_equal(stat_of(f, "stores_failed"), 0);
+}
+
+/*
+ * With no end in sight L1 may have the memory back; and what it still has then is stored when the
+ * adapter is there again.
+ */
+static void
+test_a_long_outage_does_not_fill_l1(void **state)
+{
+	Fixture *f = *state;
+	start(f, MOCK ",fail_connections=40,breaker_cooldown_s=0.01,breaker_max_s=0.02", NULL);
+	for (unsigned i = 0; i < 6; i++) { /* L1 has 2 MiB */
+		put(f, i, MIB / 2);
+		wait_until(is_status(f, "l1_dirty_objects", "0"));
+	}
+	assert_true(stat_of(f, "stores_failed") >= 6);
+	/* Each write is a probe, until the last one is answered. */
+	for (unsigned i = 6; i < 400 && tiers(f, 5) == L1; i++) {
+		put(f, i, 10);
+		g_usleep(5000);
+	}
+	wait_until(tiers(f, 5) == (L1 | A));
+	drain(f);
+	assert_status(f, "l1_unreplicated_objects", "0");
 }
 
 /* Else every object would be dirty until it is back, though the other one has it. */
@@ -631,6 +655,7 @@ main(void)
 		TEST(test_policies_are_told_what_there_is),
 		TEST(test_stores_wait_for_an_adapter_that_cannot_be_reached),
 		TEST(test_while_open_nothing_is_asked),
+		TEST(test_a_long_outage_does_not_fill_l1),
 		TEST(test_another_adapter_is_enough_in_the_end),
 		TEST(test_adapters_change_under_load),
 	};
