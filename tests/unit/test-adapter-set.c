@@ -284,7 +284,9 @@ static void
 test_what_failed_there_goes_to_another_one(void **state)
 {
 	Fixture *f = *state;
-	start_with_policy(f, MOCK, MOCK ",fail_connections=1000000000,breaker_cooldown_s=3600",
+	start_with_policy(f, MOCK,
+			  MOCK ",fail_connections=1000000000,breaker_cooldown_s=1800,"
+			       "breaker_max_s=3600",
 			  "test-last");
 	put(f, 1, 100);
 	wait_until(is_status(f, "l2.1.breaker", "open"));
@@ -488,8 +490,8 @@ test_while_open_nothing_is_asked(void **state)
 {
 	Fixture *f = *state;
 	start(f,
-	      MOCK ",shared=true,fail_connections=1000000,breaker_cooldown_s=3600,"
-		   "breaker_max_s=7200",
+	      MOCK ",shared=true,fail_connections=1000000,breaker_cooldown_s=1800,"
+		   "breaker_max_s=3600",
 	      NULL);
 	assert_true(kvc_storage_manager_has_shared_l2(f->sm));
 	for (unsigned i = 0; i < KVC_BREAKER_FAILURES; i++)
