@@ -17,21 +17,21 @@ tree_of() {
 # options_of KIND: of meson, one a line.
 options_of() {
 	case $1 in
-	asan) printf '%s\n' --buildtype=debug -Db_sanitize=address,undefined -Db_lundef=false ;;
+	asan) printf '%s\n' --buildtype=debug -Doptimization=1 -Db_sanitize=address,undefined -Db_lundef=false ;;
 	tsan) printf '%s\n' --buildtype=debug -Doptimization=1 -Db_sanitize=thread -Db_lundef=false -Dauto_features=disabled ;;
 	bare) printf '%s\n' --buildtype=debugoptimized -Dauto_features=disabled ;;
 	*) printf '%s\n' --buildtype=debugoptimized ;;
 	esac
 }
 
-# targets_in DIRECTORY WHAT...: the programs of "units" and "mount" (the daemon and the clients of the cases).
+# targets_in DIRECTORY WHAT...: the programs of "units" and "mount" (the daemon; the cases' clients are the plain build's).
 targets_in() {
 	local dir=$1 what pattern=''
 	shift
 	for what in "$@"; do
 		case $what in
 		units) pattern+='|tests/(unit|random|contract)/' ;;
-		mount) pattern+='|fs/kvcachefs:|tests/clients/' ;;
+		mount) pattern+='|fs/kvcachefs:' ;;
 		esac
 	done
 	ninja -C "$dir" -t targets all | awk -F : -v pattern="^(${pattern#|})" '/: c_LINKER/ && $0 ~ pattern { print $1 }'

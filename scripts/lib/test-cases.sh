@@ -119,7 +119,8 @@ start_case() {
 			as_user "$work" "$tree" bash "${file/#"$root"/$work/.trees/source}"
 		fi
 		;;
-	asan | tsan) sanitized "$mode" "$work/.sanitizer" bash "$file" ;;
+	# The clients are not what is tested.
+	asan | tsan) KVC_CLIENTS=$build/tests/clients sanitized "$mode" "$work/.sanitizer" bash "$file" ;;
 	*) bash "$file" ;;
 	esac
 }
