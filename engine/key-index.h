@@ -57,6 +57,11 @@ void kvc_key_index_replace_with(KvcKeyIndex *index,
  * that L1 does not have (any more): it was deleted or evicted while the store ended.
  */
 void kvc_key_index_note_stored(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier);
+/*
+ * TIER (one bit) may have an older version than the one that L1 has: it is hidden there as if it
+ * had been known when L1 got the new one. Nothing changes for a key that L1 does not have.
+ */
+void kvc_key_index_note_outdated(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier);
 /* KEY is not, or no longer, in TIERS; calls key_lost when it was the last. */
 void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers);
 /* The same, but only if KEY has this version (KvcObjectInfo.version) yet. */

@@ -209,6 +209,14 @@ kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapte
 	kvc_store_arm(c, &r->targets[adapter], KVC_STORE_BACKOFF_PUT_OFF);
 }
 
+/* R->object was replaced while it was on its way: the adapter may have it all the same. */
+static void
+note_outdated(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter)
+{
+	if (r->key->space != KVC_SPACE_CHUNK && !r->before)
+		kvc_key_index_note_outdated(c->context->index, r->key, 1u << adapter);
+}
+
 void
 kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
 {
@@ -217,6 +225,7 @@ kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, 
 		r->next_order = r->object_order; /* who waits for this one gets the newer one */
 	if (c->is_halting || r->next || r->before || (deleting(r) & (1u << adapter))) {
 		kvc_stats_add(c->context->stats, stores_outdated, 1);
+		note_outdated(c, r, adapter);
 		return;
 	}
 	if (!(c->active & (1u << adapter))) {
@@ -411,9 +420,10 @@ kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t ad
 	if (r->key->space == KVC_SPACE_CHUNK)
 		kvc_key_index_add(stored.index, r->key, stored.bit, object->bytes,
 				  object->mtime_ns);
-	else if (!r->next && !(deleting(r) & stored.bit))
-		kvc_l1_manager_while_resident(c->context->l1, object, note_resident_stored,
-					      &stored);
+	else if (r->next || (deleting(r) & stored.bit) ||
+		 !kvc_l1_manager_while_resident(c->context->l1, object, note_resident_stored,
+						&stored))
+		note_outdated(c, r, adapter);
 }
 
 void

@@ -46,6 +46,18 @@ drop_handle(Worker *w, size_t i)
 	w->handles[i] = w->handles[--w->n_handles];
 }
 
+/*
+ * A request that is planned and not started has locks in L2, and deletions and renames wait for
+ * these: who waits for a flush must not hold them himself, nor must two who wait for each other.
+ */
+static void
+drop_idle_handles(Worker *w)
+{
+	for (size_t i = w->n_handles; i-- > 0;)
+		if ((w->handles[i].flags & KVC_PREFETCH_HOLD) && !w->handles[i].is_started)
+			drop_handle(w, i);
+}
+
 static Handle *
 submit_prefetch(Worker *w, ModelKey *keys, size_t n_keys, const Draw *d, unsigned flags)
 {
@@ -287,9 +299,10 @@ random_step(Worker *w)
 		rename_key(w, k, &w->own[0][d.other], d.flags);
 	else if (d.operation < 16)
 		evict_key(w, k);
-	else if (d.operation < 17)
+	else if (d.operation < 17) {
+		drop_idle_handles(w);
 		flush_key(w, k, d.choice);
-	else if (d.operation < 18)
+	} else if (d.operation < 18)
 		change_mode(w, k, d.choice);
 	else if (d.operation < 19)
 		list_own(w, d.kind);

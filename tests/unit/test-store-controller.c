@@ -323,6 +323,31 @@ test_a_failed_store_of_what_was_replaced_is_counted(void **state)
 	bench_free(&b);
 }
 
+/*
+ * An adapter gets the old version, while the new one is in L1 already, and fails to store that one:
+ * what it says of the key is about the old version.
+ */
+static void
+test_an_adapter_left_with_a_replaced_version_is_not_believed(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	g_autoptr(KvcObjectKey) key = plain_key_new(1);
+	FakeAdapter *fake = b.env->fakes[0];
+	fake->hold[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	env_write(b.env, key, 100, 1, KVC_FINISH_REPLACE);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	fake->fail_stores = 100;
+	fake_release(fake, FAKE_STORE);
+	drain(&b);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 2);
+	kvc_key_index_add(b.env->context.index, key, 1, 100, 0); /* as a lookup would */
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 2);
+	bench_free(&b);
+}
+
 static void
 test_difference_9_l1_deletion_follows_the_last_target(void **state)
 {
@@ -598,6 +623,7 @@ main(void)
 		cmocka_unit_test(test_difference_7_a_retry_that_succeeds_leaves_no_trace),
 		cmocka_unit_test(test_difference_7_one_target_of_two_is_enough),
 		cmocka_unit_test(test_a_failed_store_of_what_was_replaced_is_counted),
+		cmocka_unit_test(test_an_adapter_left_with_a_replaced_version_is_not_believed),
 		cmocka_unit_test(test_difference_9_l1_deletion_follows_the_last_target),
 		cmocka_unit_test(test_difference_9_no_l1_deletion_when_every_target_failed),
 		cmocka_unit_test(
