@@ -557,7 +557,7 @@ kvc_key_index_note_outdated(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);
 	Entry *entry = g_hash_table_lookup(shard->entries, key);
-	if (entry && (entry->tiers & KVC_TIER_L1)) {
+	if (entry && (entry->tiers & KVC_TIER_L1) && !is_moving_locked(shard, key, tier)) {
 		hide_locked(shard, key, tier);
 		entry->tiers &= ~tier;
 	}

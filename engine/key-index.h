@@ -59,7 +59,8 @@ void kvc_key_index_replace_with(KvcKeyIndex *index,
 void kvc_key_index_note_stored(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier);
 /*
  * TIER (one bit) may have an older version than the one that L1 has: it is hidden there as if it
- * had been known when L1 got the new one. Nothing changes for a key that L1 does not have.
+ * had been known when L1 got the new one. Nothing changes for a key that L1 does not have, nor
+ * while a rename of it or onto it is pending on TIER: the end of that one says what is there.
  */
 void kvc_key_index_note_outdated(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier);
 /* KEY is not, or no longer, in TIERS; calls key_lost when it was the last. */

@@ -209,11 +209,14 @@ kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapte
 	kvc_store_arm(c, &r->targets[adapter], KVC_STORE_BACKOFF_PUT_OFF);
 }
 
-/* R->object was replaced while it was on its way: the adapter may have it all the same. */
+/*
+ * R->object was replaced while it was on its way: the adapter may have it all the same. Where a
+ * rename waits for R, what the adapter has goes to the new name, and the rename knows what it is.
+ */
 static void
 note_outdated(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter)
 {
-	if (r->key->space != KVC_SPACE_CHUNK && !r->before)
+	if (r->key->space != KVC_SPACE_CHUNK && !r->before && !r->after)
 		kvc_key_index_note_outdated(c->context->index, r->key, 1u << adapter);
 }
 

@@ -53,6 +53,14 @@ typedef struct Held {
 	uint32_t id;
 } Held;
 
+/* Drawn for each step whether needed or not, so that a seed gives the same steps. */
+typedef struct Draw {
+	unsigned operation, kind, key, other, flags, n, choice;
+	bool is_shared;
+} Draw;
+
+#define N_TRACED 40
+
 typedef struct Worker {
 	Test *test;
 	unsigned number;
@@ -64,14 +72,22 @@ typedef struct Worker {
 	Handle handles[N_HANDLES];
 	size_t n_handles;
 	Held held[N_HELD];
+	Draw traced[N_TRACED]; /* of the last steps */
 	pthread_t thread;
 } Worker;
 
-/* Drawn for each step whether needed or not, so that a seed gives the same steps. */
-typedef struct Draw {
-	unsigned operation, kind, key, other, flags, n, choice;
-	bool is_shared;
-} Draw;
+/* What W did last with its own keys of one kind, a line each. */
+static inline void
+print_trace(const Worker *w, bool is_chunk)
+{
+	for (unsigned i = MIN(w->step, N_TRACED); i-- > 0;) {
+		const Draw *d = &w->traced[(w->step - i) % N_TRACED];
+		if (!d->is_shared && d->kind == is_chunk)
+			fprintf(stderr,
+				"  %u steps ago: operation %u key %u other %u flags %x choice %x\n",
+				i, d->operation, d->key % N_OWN, d->other, d->flags, d->choice);
+	}
+}
 
 __attribute__((format(printf, 3, 4))) static inline void
 wrong(Worker *w, const ModelKey *k, const char *format, ...)
@@ -85,6 +101,8 @@ wrong(Worker *w, const ModelKey *k, const char *format, ...)
 	__atomic_fetch_add(&w->test->n_wrong, 1, __ATOMIC_SEQ_CST);
 	fprintf(stderr, "worker %u step %u: %s%s: %s\n", w->number, w->step, name,
 		k && k->is_shared ? " (shared)" : "", text);
+	if (k && !k->is_shared)
+		print_trace(w, k->is_chunk);
 }
 
 /* In a test that loses nothing what was committed stays known. */

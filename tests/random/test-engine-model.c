@@ -288,6 +288,7 @@ static void
 random_step(Worker *w)
 {
 	Draw d = draw(w->rand);
+	w->traced[w->step % N_TRACED] = d;
 	ModelKey *k = d.is_shared ? &w->test->shared[d.kind][d.key % N_SHARED]
 				  : &w->own[d.kind][d.key % N_OWN];
 
