@@ -30,9 +30,12 @@ kvc_store_attributes_changed(KvcStoreController *c, KvcObjectKey *key)
 		return;
 	KvcStoreRecord *r = kvc_store_record_get(c, key);
 	uint32_t behind = 0;
-	for (size_t a = 0; a < c->n_adapters; a++)
-		if (((info.tiers | r->busy) & (1u << a)) && ops_of(c, a)->set_attributes)
+	/* The index names one that goes until it is gone. */
+	for (uint32_t bits = (info.tiers | r->busy) & c->active; bits; bits &= bits - 1) {
+		size_t a = (size_t)__builtin_ctz(bits);
+		if (ops_of(c, a)->set_attributes)
 			behind |= 1u << a;
+	}
 	if (behind && !(r->attributes_todo | r->attributes_busy))
 		r->attributes_order = ++c->last_order;
 	r->attributes_todo |= behind;

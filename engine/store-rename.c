@@ -192,13 +192,14 @@ inherit(KvcStoreController *c, KvcStoreRecord *sealed, KvcStoreRecord *to)
  * too: the index has it under NEW by now, so it may find nothing.
  */
 static void
-inherit_attributes(KvcStoreRename *m)
+inherit_attributes(const KvcStoreController *c, KvcStoreRename *m)
 {
 	if (m->to_before)
 		m->to_before->attributes_todo = 0;
 	if (!m->from_before)
 		return;
-	m->to->attributes_todo |= m->from_before->attributes_todo | m->from_before->attributes_busy;
+	m->to->attributes_todo |= c->active & (m->from_before->attributes_todo |
+					       m->from_before->attributes_busy);
 	m->to->attributes_order = m->from_before->attributes_order;
 	m->from_before->attributes_todo = 0;
 }
@@ -220,7 +221,7 @@ kvc_store_rename_submit(KvcStoreController *c, const KvcStoreMessage *message)
 	}
 	inherit(c, m->from_before, m->to);
 	inherit(c, m->to_before, m->to);
-	inherit_attributes(m);
+	inherit_attributes(c, m);
 	m->is_listed = m->deferred != 0;
 	if (m->is_listed)
 		m->to->deferred = g_slist_prepend(m->to->deferred, m);

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* What happens while an adapter that comes or goes does not go on. */
+
+#include "kvcache/io.h"
+#include "kvcache/registry.h"
+#include "tests/unit/storage-manager-fixture.h"
+
+#include <pthread.h>
+
+#define GATE "type=test-gate,max_size_gb=0.1"
+#define WAIT (20 * KVC_SEC_NS)
+
+/* ---- A mock that can be held ---------------------------------------------------------------- */
+
+enum { HOLD_LOADS = 1, HOLD_LOOKUPS = 2, HOLD_DESCRIBE = 4, HOLD_LIST = 8 };
+
+static const KvcL2AdapterOps *mock_ops;
+static KvcL2AdapterOps gate_ops;
+static unsigned held;	     /* Atomic, of HOLD_ */
+static unsigned n_blocked;   /* Atomic: calls that are held */
+static KvcL2Adapter *opened; /* the last one */
+
+static bool
+is_held(unsigned what)
+{
+	return __atomic_load_n(&held, __ATOMIC_ACQUIRE) & what;
+}
+
+static void
+hold(unsigned what)
+{
+	__atomic_fetch_or(&held, what, __ATOMIC_RELEASE);
+}
+
+static void
+release(unsigned what)
+{
+	__atomic_fetch_and(&held, ~what, __ATOMIC_RELEASE);
+	kvc_eventfd_signal(mock_ops->get_load_event_fd(opened));
+	kvc_eventfd_signal(mock_ops->get_lookup_and_lock_event_fd(opened));
+}
+
+static void
+block_while(unsigned what)
+{
+	__atomic_fetch_add(&n_blocked, 1, __ATOMIC_RELEASE);
+	while (is_held(what))
+		g_usleep(500);
+	__atomic_fetch_sub(&n_blocked, 1, __ATOMIC_RELEASE);
+}
+
+static bool
+is_blocked(void)
+{
+	return __atomic_load_n(&n_blocked, __ATOMIC_ACQUIRE) > 0;
+}
+
+static KvcL2Adapter *
+gate_open(const KvcOptions *options, GError **error)
+{
+	opened = mock_ops->open(options, error);
+	if (opened)
+		opened->ops = &gate_ops;
+	return opened;
+}
+
+static int
+gate_query_load(KvcL2Adapter *adapter, KvcL2TaskId id, KvcBitmap *loaded)
+{
+	return is_held(HOLD_LOADS) ? 0 : mock_ops->query_load_result(adapter, id, loaded);
+}
+
+static int
+gate_query_lookup(KvcL2Adapter *adapter, KvcL2TaskId id, KvcBitmap *found, KvcL2ObjectInfo *info)
+{
+	if (is_held(HOLD_LOOKUPS))
+		return 0;
+	return mock_ops->query_lookup_and_lock_result(adapter, id, found, info);
+}
+
+static void
+gate_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
+{
+	if (is_held(HOLD_DESCRIBE))
+		block_while(HOLD_DESCRIBE);
+	mock_ops->describe(adapter, func, user);
+}
+
+static ssize_t
+gate_list(KvcL2Adapter *adapter,
+	  const KvcKeyScope *scope,
+	  char **cursor,
+	  KvcL2ListEntry *entries,
+	  size_t max)
+{
+	if (is_held(HOLD_LIST))
+		block_while(HOLD_LIST);
+	return mock_ops->list(adapter, scope, cursor, entries, max);
+}
+
+static void
+register_gate(void)
+{
+	mock_ops = kvc_find_l2_adapter("mock", NULL);
+	g_assert(mock_ops);
+	gate_ops = *mock_ops;
+	gate_ops.type_name = "test-gate";
+	gate_ops.open = gate_open;
+	gate_ops.query_load_result = gate_query_load;
+	gate_ops.query_lookup_and_lock_result = gate_query_lookup;
+	gate_ops.describe = gate_describe;
+	gate_ops.list = gate_list;
+	kvc_register_l2_adapter(&gate_ops);
+}
+
+/* ---- Helpers ------------------------------------------------------------------------------- */
+
+static int
+add(Fixture *f, const char *specification)
+{
+	g_autoptr(GError) error = NULL;
+	int i = kvc_storage_manager_add_adapter(f->sm, specification, &error);
+	if (i < 0)
+		fail_msg("%s", error->message);
+	return i;
+}
+
+static int
+take_away(Fixture *f, size_t i)
+{
+	return kvc_storage_manager_remove_adapter(f->sm, i, WAIT);
+}
+
+static int
+rename_key(Fixture *f, unsigned from, unsigned to)
+{
+	g_autoptr(KvcObjectKey) old_key = key_of(f, from), new_key = key_of(f, to);
+	return kvc_storage_manager_rename(f->sm, old_key, new_key, 0);
+}
+
+static int
+set_mode(Fixture *f, unsigned number)
+{
+	g_autoptr(KvcObjectKey) key = key_of(f, number);
+	KvcObjectAttributes attributes = {.mode = 0600};
+	return kvc_storage_manager_set_attributes(f->sm, key, &attributes, KVC_ATTRIBUTE_MODE);
+}
+
+static int
+set_xattr(Fixture *f, unsigned number)
+{
+	g_autoptr(KvcObjectKey) key = key_of(f, number);
+	return kvc_storage_manager_set_xattr(f->sm, key, "user.a", "b", 1, 0);
+}
+
+/* A load of key 1, in the first adapter, is held, and that one is not removed because of it. */
+static KvcPrefetchHandle *
+begin_removal(Fixture *f)
+{
+	hold(HOLD_LOADS);
+	KvcPrefetchHandle *handle = prefetch(f, 1, 2, 0);
+	wait_until(stat_of(f, "loads") == 1);
+	assert_int_equal(kvc_storage_manager_remove_adapter(f->sm, 0, 0), -ETIMEDOUT);
+	assert_status(f, "l2.0.state", "draining");
+	/* The StoreController let go of it before it stored this. */
+	put(f, 9, 100);
+	assert_int_equal(flush(f, 9), 0);
+	assert_int_equal(tiers(f, 9), L1 | B);
+	return handle;
+}
+
+static void
+end_removal(Fixture *f, KvcPrefetchHandle *handle)
+{
+	release(HOLD_LOADS);
+	assert_int_equal(take_away(f, 0), 0);
+	assert_int_equal(result_of(f, handle), 1);
+	kvc_prefetch_handle_drop(handle, NULL);
+	drain(f);
+}
+
+/* ---- Going --------------------------------------------------------------------------------- */
+
+static void
+test_attributes_change_while_it_goes(void **state)
+{
+	Fixture *f = *state;
+	start(f, GATE, MOCK);
+	put_in_l2(f, 1, 100);
+	KvcPrefetchHandle *handle = begin_removal(f);
+	assert_int_equal(set_mode(f, 1), 0);
+	assert_int_equal(set_xattr(f, 1), 0);
+	assert_int_equal(flush(f, 1), 0);
+	assert_int_equal(stat_of(f, "attributes_failed"), 0);
+	end_removal(f, handle);
+	assert_int_equal(set_mode(f, 1), 0);
+	assert_int_equal(flush(f, 1), 0);
+	assert_int_equal(tiers(f, 1), L1 | B);
+}
+
+static void
+test_a_rename_while_it_goes(void **state)
+{
+	Fixture *f = *state;
+	start(f, GATE, MOCK);
+	put_in_l2(f, 1, 100);
+	put(f, 2, 100);
+	assert_int_equal(flush(f, 2), 0);
+	assert_int_equal(set_mode(f, 2), 0);
+	KvcPrefetchHandle *handle = begin_removal(f);
+	assert_int_equal(set_mode(f, 2), 0);
+	assert_int_equal(rename_key(f, 2, 3), 0);
+	assert_int_equal(set_mode(f, 3), 0);
+	assert_int_equal(flush(f, 3), 0);
+	assert_int_equal(tiers(f, 2), 0);
+	assert_int_equal(tiers(f, 3), L1 | B);
+	end_removal(f, handle);
+	assert_int_equal(rename_key(f, 3, 4), 0);
+	assert_int_equal(flush(f, 4), 0);
+	assert_int_equal(tiers(f, 4), L1 | B);
+	assert_int_equal(evict(f, 4), 0);
+	assert_int_equal(load(f, 4, 5), 1);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST(test_attributes_change_while_it_goes),
+		TEST(test_a_rename_while_it_goes),
+	};
+	register_gate();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
