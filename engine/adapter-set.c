@@ -296,6 +296,17 @@ wait_for_holds(KvcStorageManager *sm, size_t i)
 	kvc_mutex_unlock(&sm->lock);
 }
 
+/* What L1 alone has is lost when it is evicted: to another adapter with it. */
+static void
+forget_keys(KvcStorageManager *sm, size_t i)
+{
+	g_autoptr(GPtrArray) left = kvc_key_index_forget(sm->context.index, 1u << i);
+	if (!kvc_controller_context_active(&sm->context))
+		return;
+	for (guint j = 0; j < left->len; j++)
+		kvc_store_controller_submit_store(sm->store, left->pdata[j]);
+}
+
 static int
 remove_adapter(KvcStorageManager *sm, size_t i, int64_t deadline_ns)
 {
@@ -313,7 +324,7 @@ remove_adapter(KvcStorageManager *sm, size_t i, int64_t deadline_ns)
 	set_bit(sm, &sm->context.empty, i, true);
 	wait_for_holds(sm, i);
 	kvc_deletion_log_detach(sm->context.deletions, i);
-	kvc_key_index_forget(sm->context.index, 1u << i);
+	forget_keys(sm, i);
 	close_slot(sm, i);
 	set_bit(sm, &sm->context.draining, i, false);
 	return 0;

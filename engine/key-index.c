@@ -497,35 +497,40 @@ forget_hidden_locked(Shard *shard, uint32_t adapter)
 					  GUINT_TO_POINTER(GPOINTER_TO_UINT(value) & ~adapter));
 }
 
-/* Appends the keys (referenced) that nobody has any more to LOST. */
+/* Appends the keys (referenced) that nobody has any more to LOST, those that L1 has to LEFT. */
 static void
-forget_entries_locked(Shard *shard, uint32_t adapter, GPtrArray *lost)
+forget_entries_locked(Shard *shard, uint32_t adapter, GPtrArray *lost, GPtrArray *left)
 {
 	GHashTableIter iter;
 	Entry *entry;
 	g_hash_table_iter_init(&iter, shard->entries);
 	while (g_hash_table_iter_next(&iter, NULL, (void **)&entry)) {
+		bool had = (entry->tiers | entry->renaming) & adapter;
 		entry->tiers &= ~adapter;
 		entry->renaming &= ~adapter;
 		if (!is_known(entry))
 			g_ptr_array_add(lost, kvc_object_key_ref(entry->key));
+		else if (had && (entry->tiers | entry->renaming) == KVC_TIER_L1)
+			g_ptr_array_add(left, kvc_object_key_ref(entry->key));
 	}
 }
 
-void
+GPtrArray *
 kvc_key_index_forget(KvcKeyIndex *index, uint32_t adapter)
 {
+	GPtrArray *left = g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
 	for (size_t i = 0; i < N_SHARDS; i++) {
 		Shard *shard = &index->shards[i];
 		g_autoptr(GPtrArray) lost =
 			g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
 		kvc_mutex_lock(&shard->lock);
 		forget_hidden_locked(shard, adapter);
-		forget_entries_locked(shard, adapter, lost);
+		forget_entries_locked(shard, adapter, lost, left);
 		kvc_mutex_unlock(&shard->lock);
 		for (guint j = 0; j < lost->len; j++)
 			remove_if_lost(index, lost->pdata[j]);
 	}
+	return left;
 }
 
 void

@@ -79,9 +79,9 @@ uint32_t kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adap
 void kvc_key_index_hide_from(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);
 /*
  * ADAPTER (one bit) is gone, and no rename is pending on it: forgets all about it. Calls key_lost
- * for the keys that only it had.
+ * for the keys that only it had. Returns the keys that it had and only L1 has now (transfer full).
  */
-void kvc_key_index_forget(KvcKeyIndex *index, uint32_t adapter);
+GPtrArray *kvc_key_index_forget(KvcKeyIndex *index, uint32_t adapter);
 void kvc_key_index_unhide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);
 
 /*

@@ -109,16 +109,31 @@ kvc_store_controller_submit_logged_delete(KvcStoreController *c,
 	}
 }
 
+static void
+post_key(KvcStoreController *c, KvcStoreMessageType type, KvcObjectKey *key)
+{
+	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
+	message->type = type;
+	message->key = kvc_object_key_ref(key);
+	if (!kvc_store_controller_post(c, message))
+		message_free(message);
+}
+
+void
+kvc_store_controller_submit_store(KvcStoreController *c, KvcObjectKey *key)
+{
+	/* Not evicted before the thread sees to it. */
+	KvcL1Object *object = kvc_l1_manager_make_dirty(c->context->l1, key);
+	if (!object)
+		return;
+	kvc_l1_object_unref(object);
+	post_key(c, KVC_STORE_MESSAGE_STORE, key);
+}
+
 void
 kvc_store_controller_submit_attributes(KvcStoreController *c, KvcObjectKey *key)
 {
-	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
-	message->type = KVC_STORE_MESSAGE_ATTRIBUTES;
-	message->key = kvc_object_key_ref(key);
-	if (!kvc_store_controller_post(c, message)) {
-		kvc_object_key_unref(message->key);
-		g_free(message);
-	}
+	post_key(c, KVC_STORE_MESSAGE_ATTRIBUTES, key);
 }
 
 static void
@@ -187,6 +202,9 @@ handle_message(KvcStoreController *c, KvcStoreMessage *message)
 	switch (message->type) {
 	case KVC_STORE_MESSAGE_COMMIT:
 		kvc_store_record_commit(c, message->object);
+		break;
+	case KVC_STORE_MESSAGE_STORE:
+		kvc_store_record_store_resident(c, message->key);
 		break;
 	case KVC_STORE_MESSAGE_DELETE:
 		kvc_store_record_delete(c, message->key, message->adapters);

@@ -40,6 +40,8 @@ void kvc_store_controller_submit_logged_delete(KvcStoreController *c,
 					       KvcObjectKey *key,
 					       uint32_t adapters,
 					       uint64_t id);
+/* What L1 has of KEY is nowhere else any more: stores it, unless that is under way. Any thread. */
+void kvc_store_controller_submit_store(KvcStoreController *c, KvcObjectKey *key);
 /* The attributes of KEY in the index changed: takes them to every adapter that has it or is getting
  * it. Any thread. */
 void kvc_store_controller_submit_attributes(KvcStoreController *c, KvcObjectKey *key);

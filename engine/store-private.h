@@ -148,6 +148,7 @@ typedef struct KvcStoreLane {
 
 typedef enum {
 	KVC_STORE_MESSAGE_COMMIT,
+	KVC_STORE_MESSAGE_STORE,
 	KVC_STORE_MESSAGE_DELETE,
 	KVC_STORE_MESSAGE_FLUSH,
 	KVC_STORE_MESSAGE_DELETED,
@@ -161,8 +162,9 @@ typedef enum {
 typedef struct KvcStoreMessage {
 	GList link;
 	KvcStoreMessageType type;
-	KvcL1Object *object;	/* COMMIT; RENAME: what must be stored, or NULL */
-	KvcObjectKey *key;	/* DELETE, FLUSH, ATTRIBUTES, ATTRIBUTES_SET; RENAME: the old one */
+	KvcL1Object *object; /* COMMIT; RENAME: what must be stored, or NULL */
+	/* STORE, DELETE, FLUSH, ATTRIBUTES, ATTRIBUTES_SET; RENAME: the old one */
+	KvcObjectKey *key;
 	KvcObjectKey *new_key;	/* RENAME */
 	KvcStoreRename *rename; /* RENAMED */
 	uint32_t adapters;	/* DELETE, RENAME: those that it concerns */
@@ -241,6 +243,8 @@ bool kvc_store_controller_post(KvcStoreController *c, KvcStoreMessage *message);
 /* The record that takes what is new for KEY, made when there is none; to be advanced. */
 KvcStoreRecord *kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key);
 void kvc_store_record_commit(KvcStoreController *c, KvcL1Object *object);
+/* Stores what L1 has of KEY, dirty or not, unless that is under way. */
+void kvc_store_record_store_resident(KvcStoreController *c, KvcObjectKey *key);
 void kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters);
 void kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWaiter *waiter);
 void kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message);

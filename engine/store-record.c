@@ -541,15 +541,43 @@ kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message)
 
 /* ---- Waiters and the end ------------------------------------------------------------------- */
 
-/* What is in L1 only, since every target failed, gets another chance. */
+static void
+store_resident(KvcStoreController *c, KvcStoreRecord *r)
+{
+	if (r->next)
+		return;
+	KvcL1Object *object = kvc_l1_manager_make_dirty(c->context->l1, r->key);
+	if (object && object == r->object) {
+		kvc_l1_object_unref(object);
+		return;
+	}
+	r->next = object;
+	r->next_order = ++c->last_order;
+}
+
+void
+kvc_store_record_store_resident(KvcStoreController *c, KvcObjectKey *key)
+{
+	KvcStoreRecord *r = kvc_store_record_get(c, key);
+	store_resident(c, r);
+	kvc_store_record_advance(c, r);
+}
+
+/* Does no adapter have what L1 has, though there is one? */
+static bool
+is_only_in_l1(KvcStoreController *c, KvcObjectKey *key)
+{
+	KvcObjectInfo info;
+	return c->active && kvc_key_index_get(c->context->index, key, &info) == 0 &&
+	       info.tiers == KVC_TIER_L1;
+}
+
+/* What every target failed to store, or was written while there was none, gets another chance. */
 static void
 try_given_up(KvcStoreController *c, KvcStoreRecord *r)
 {
-	KvcL1Manager *l1 = c->context->l1;
-	if (r->object || r->next || !kvc_l1_manager_is_key_unreplicated(l1, r->key))
-		return;
-	r->next = kvc_l1_manager_make_dirty(l1, r->key);
-	r->next_order = ++c->last_order;
+	if (kvc_l1_manager_is_key_unreplicated(c->context->l1, r->key) || is_only_in_l1(c, r->key))
+		store_resident(c, r);
 }
 
 void

@@ -223,12 +223,61 @@ test_a_rename_while_it_goes(void **state)
 	assert_int_equal(load(f, 4, 5), 1);
 }
 
+/* Which of them are in L1 by a load makes no difference. */
+static void
+test_what_only_it_had_is_stored_elsewhere(void **state)
+{
+	Fixture *f = *state;
+	start(f, MOCK, NULL);
+	put(f, 1, 100);
+	assert_int_equal(flush(f, 1), 0);
+	put_in_l2(f, 2, 200);
+	assert_int_equal(load(f, 2, 3), 1);
+	assert_int_equal(add(f, MOCK), 1);
+	put(f, 3, 300);
+	assert_int_equal(flush(f, 3), 0);
+	assert_int_equal(tiers(f, 1), L1 | A);
+	assert_int_equal(take_away(f, 0), 0);
+	drain(f);
+	for (unsigned i = 1; i <= 3; i++)
+		assert_int_equal(tiers(f, i), L1 | B);
+	assert_status(f, "l1_dirty_objects", "0");
+	for (unsigned i = 1; i <= 3; i++)
+		assert_int_equal(evict(f, i), 0);
+	assert_int_equal(load(f, 1, 4), 3);
+	assert_in_l1(f, 2, 200, 0);
+}
+
+static void
+test_a_flush_stores_what_no_adapter_has(void **state)
+{
+	Fixture *f = *state;
+	start(f, NULL, NULL);
+	put(f, 1, 100);
+	assert_int_equal(flush(f, 1), 0);
+	assert_int_equal(tiers(f, 1), L1);
+	assert_int_equal(add(f, MOCK), 0);
+	assert_int_equal(flush(f, 1), 0);
+	assert_int_equal(tiers(f, 1), L1 | A);
+	assert_int_equal(flush(f, 1), 0);
+	assert_int_equal(stat_of(f, "stores"), 1);
+	/* It says so when that fails. */
+	assert_int_equal(take_away(f, 0), 0);
+	put(f, 2, 100);
+	assert_int_equal(add(f, MOCK ",fail_stores=1000000"), 0);
+	assert_int_equal(flush(f, 2), -EIO);
+	assert_int_equal(flush(f, 1), -EIO);
+	assert_status(f, "l1_unreplicated_objects", "2");
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST(test_attributes_change_while_it_goes),
 		TEST(test_a_rename_while_it_goes),
+		TEST(test_what_only_it_had_is_stored_elsewhere),
+		TEST(test_a_flush_stores_what_no_adapter_has),
 	};
 	register_gate();
 	return cmocka_run_group_tests(tests, NULL, NULL);
