@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * An adapter that is added is open, attached to both controllers and known to the deletion log
- * before anybody can name it. One that is removed goes in this order, each step waiting for the one
- * before:
+ * An adapter that is added comes in this order. Whoever deletes a key must name the adapter once it
+ * may have the key, and what it missed while it was away must be deleted before that:
+ *
+ *	deletion log	says which deletions it missed
+ *	attached	to the StoreController, which stores nothing there yet
+ *	published	can be named; in the same step these keys are hidden and their deletions
+ *			submitted
+ *	used		gets new stores, is asked and listed
+ *
+ * One that is removed goes in this order, each step waiting for the one before:
  *
  *	draining    nobody names it any more: who reads the set of active adapters does so, and
  *	            tells the controllers what it means, under ADAPTERS_LOCK, so what was said
@@ -226,28 +233,52 @@ has_own_event_fds(KvcStorageManager *sm, size_t i)
 	return g_hash_table_size(seen) == n;
 }
 
+typedef struct Missed {
+	KvcObjectKey *key; /* owned */
+	uint64_t id;
+} Missed;
+
 static void
-replay_deletion(void *user, KvcObjectKey *key, size_t adapter, uint64_t id)
+missed_clear(void *data)
 {
-	KvcStorageManager *sm = user;
-	kvc_key_index_hide_from(sm->context.index, key, 1u << adapter);
-	kvc_store_controller_submit_logged_delete(sm->store, key, 1u << adapter, id);
+	kvc_object_key_unref(((Missed *)data)->key);
+}
+
+static void
+note_missed(void *user, KvcObjectKey *key, size_t adapter, uint64_t id)
+{
+	Missed missed = {kvc_object_key_ref(key), id};
+	g_array_append_val((GArray *)user, missed);
+}
+
+/* I can be named from now on; before that the deletions that it MISSED are on their way. */
+static void
+publish(KvcStorageManager *sm, size_t i, const GArray *missed)
+{
+	kvc_rwlock_lock(&sm->adapters_lock);
+	for (guint j = 0; j < missed->len; j++) {
+		const Missed *m = &g_array_index(missed, Missed, j);
+		kvc_key_index_hide_from(sm->context.index, m->key, 1u << i);
+		kvc_store_controller_submit_logged_delete(sm->store, m->key, 1u << i, m->id);
+	}
+	if (i < kvc_controller_context_count(&sm->context))
+		__atomic_fetch_and(&sm->context.empty, ~(1u << i), __ATOMIC_RELEASE);
+	else
+		__atomic_store_n(&sm->context.n_adapters, i + 1, __ATOMIC_RELEASE);
+	kvc_rwlock_unlock(&sm->adapters_lock);
 }
 
 static void
 activate(KvcStorageManager *sm, size_t i)
 {
-	kvc_store_controller_set_adapter(sm->store, i, true, 0);
-	kvc_prefetch_controller_set_adapter(sm->prefetch, i, true, 0);
+	g_autoptr(GArray) missed = g_array_new(FALSE, FALSE, sizeof(Missed));
+	g_array_set_clear_func(missed, missed_clear);
 	kvc_deletion_log_attach(sm->context.deletions, i, sm->context.adapters[i].adapter,
-				replay_deletion, sm);
-	if (i < kvc_controller_context_count(&sm->context)) {
-		set_bit(sm, &sm->context.empty, i, false);
-	} else {
-		kvc_rwlock_lock(&sm->adapters_lock);
-		__atomic_store_n(&sm->context.n_adapters, i + 1, __ATOMIC_RELEASE);
-		kvc_rwlock_unlock(&sm->adapters_lock);
-	}
+				note_missed, missed);
+	kvc_store_controller_set_adapter(sm->store, i, true, 0);
+	publish(sm, i, missed);
+	kvc_store_controller_set_target(sm->store, i);
+	kvc_prefetch_controller_set_adapter(sm->prefetch, i, true, 0);
 	update_tracks_dirty(sm);
 	kvc_listing_start(sm, i);
 }

@@ -28,7 +28,7 @@ uint32_t
 kvc_store_select_targets(KvcStoreController *c, const KvcObjectKey *key)
 {
 	KvcAdapterDescriptor view[KVC_MAX_ADAPTERS];
-	size_t n = kvc_controller_context_view(c->context, c->active, view);
+	size_t n = kvc_controller_context_view(c->context, c->active & c->targets_now, view);
 	kvc_lock_assert_none_held("select_store_targets");
 	uint32_t chosen = c->policy->select_store_targets(key, view, n);
 	uint32_t targets = 0;
@@ -286,6 +286,7 @@ kvc_store_controller_set_adapter(KvcStoreController *c,
 	int rc = 0;
 	kvc_mutex_lock(&c->lock);
 	c->wanted = (c->wanted & ~bit) | expected;
+	c->targets &= ~bit;
 	kvc_mutex_unlock(&c->lock);
 	kvc_eventfd_signal(c->event_fd);
 	kvc_mutex_lock(&c->lock);
@@ -294,4 +295,12 @@ kvc_store_controller_set_adapter(KvcStoreController *c,
 	bool is_done = (c->attached & bit) == expected;
 	kvc_mutex_unlock(&c->lock);
 	return is_done ? 0 : -ETIMEDOUT;
+}
+
+void
+kvc_store_controller_set_target(KvcStoreController *c, size_t adapter)
+{
+	kvc_mutex_lock(&c->lock);
+	c->targets |= 1u << adapter;
+	kvc_mutex_unlock(&c->lock);
 }

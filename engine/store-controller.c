@@ -243,6 +243,8 @@ take_messages(KvcStoreController *c)
 	g_queue_init(&c->messages);
 	c->is_halting = c->is_stopping;
 	c->wanted_now = c->wanted;
+	/* With them: a deletion that was submitted before is told before a store begins. */
+	c->targets_now = c->targets;
 	kvc_mutex_unlock(&c->lock);
 	return messages;
 }
@@ -367,7 +369,7 @@ kvc_store_controller_new(const KvcControllerContext *context,
 	kvc_cond_init(&c->idle);
 	c->records = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	c->given_up = kvc_store_keys_new();
-	c->wanted = kvc_controller_context_active(context);
+	c->wanted = c->targets = kvc_controller_context_active(context);
 	kvc_cond_init(&c->adapters_changed);
 	kvc_l1_manager_register_listener(context->l1, &c->listener);
 	return c;

@@ -68,11 +68,16 @@ int kvc_store_controller_drain(KvcStoreController *c, int64_t timeout_ns);
 /*
  * Attaches ADAPTER, whose slot is filled, or detaches it; waits until that is done: 0, or
  * -ETIMEDOUT: it goes on, call again. DEADLINE_NS 0: none. No new work may name it meanwhile. One
- * thread at a time.
+ * thread at a time. What is attached can be named, but gets stores only after set_target.
  */
 int kvc_store_controller_set_adapter(KvcStoreController *c,
 				     size_t adapter,
 				     bool is_wanted,
 				     int64_t deadline_ns);
+/*
+ * ADAPTER, attached, is one that new stores may go to, after all deletions that were submitted
+ * before. Does not wait; any thread.
+ */
+void kvc_store_controller_set_target(KvcStoreController *c, size_t adapter);
 
 #endif

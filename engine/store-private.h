@@ -202,13 +202,14 @@ struct KvcStoreController {
 	bool is_idle;
 	bool is_stopping;
 	uint32_t wanted, attached; /* adapters (bits): as they ought to be, as they are */
+	uint32_t targets;	   /* of the wanted ones: new stores may go there */
 	pthread_cond_t adapters_changed;
 
 	/* Owned by the controller thread. */
-	size_t n_adapters;	   /* what arrays of targets have */
-	uint32_t active, draining; /* attached adapters (bits) */
-	uint32_t wanted_now;	   /* as of the last messages */
-	uint64_t lane_bytes;	   /* an active adapter's share of what may be in flight */
+	size_t n_adapters;		  /* what arrays of targets have */
+	uint32_t active, draining;	  /* attached adapters (bits) */
+	uint32_t wanted_now, targets_now; /* as of the last messages */
+	uint64_t lane_bytes;		  /* an active adapter's share of what may be in flight */
 	int adapter_fds[KVC_MAX_ADAPTERS];
 	GHashTable *records;
 	KvcStoreLane lanes[KVC_MAX_ADAPTERS];

@@ -180,6 +180,100 @@ end_removal(Fixture *f, KvcPrefetchHandle *handle)
 	drain(f);
 }
 
+/* ---- Coming -------------------------------------------------------------------------------- */
+
+static void *
+adding_thread(void *data)
+{
+	assert_int_equal(add(data, GATE), 1);
+	return NULL;
+}
+
+/* A second adapter, which is asked where it is and does not say so yet. */
+static pthread_t
+begin_adding(Fixture *f)
+{
+	pthread_t thread;
+	hold(HOLD_DESCRIBE);
+	assert_int_equal(pthread_create(&thread, NULL, adding_thread, f), 0);
+	wait_until(is_blocked());
+	return thread;
+}
+
+static void
+end_adding(Fixture *f, pthread_t thread)
+{
+	release(HOLD_DESCRIBE);
+	pthread_join(thread, NULL);
+	assert_int_equal(kvc_storage_manager_wait_listed(f->sm, WAIT), 0);
+}
+
+static void
+start_with_log(Fixture *f, const char *second)
+{
+	f->directory = g_dir_make_tmp("kvc-set-XXXXXX", NULL);
+	g_autofree char *log = g_strdup_printf("%s/deletions", f->directory);
+	const char *const adapters[] = {MOCK, second, NULL};
+	KvcStorageManagerConfig config = {
+		.l1_size_bytes = L1_SIZE,
+		.l2_adapters = adapters,
+		.deletion_log = log,
+		.eviction_trigger_watermark = 2,
+		.key_lost = on_lost,
+		.scope_known = on_scope,
+		.user = f,
+	};
+	f->sm = kvc_storage_manager_new(&config, NULL);
+	assert_non_null(f->sm);
+}
+
+static void
+test_what_is_deleted_while_it_comes_stays_deleted(void **state)
+{
+	Fixture *f = *state;
+	start_with_log(f, NULL);
+	pthread_t thread = begin_adding(f);
+	put(f, 1, 100);
+	assert_int_equal(flush(f, 1), 0);
+	assert_int_equal(tiers(f, 1), L1 | A);
+	assert_int_equal(delete_key(f, 1), 0);
+	end_adding(f, thread);
+	drain(f);
+	assert_int_equal(tiers(f, 1), 0);
+	assert_int_equal(look_up(f, 1, 2), 0);
+	put(f, 2, 100);
+	assert_int_equal(flush(f, 2), 0);
+	assert_int_equal(tiers(f, 2), L1 | A | B);
+}
+
+/* A deletion that it missed must not take what is stored again. */
+static void
+test_what_is_stored_while_it_comes_is_not_deleted(void **state)
+{
+	Fixture *f = *state;
+	start_with_log(f, GATE ",fail_connections=1000000000,breaker_cooldown_s=1800,"
+			       "breaker_max_s=3600");
+	put(f, 1, 100);
+	wait_until(tiers(f, 1) == (L1 | A));
+	wait_until(is_status(f, "l2.1.breaker", "open"));
+	assert_int_equal(delete_key(f, 1), 0);
+	assert_int_equal(take_away(f, 1), 0);
+	assert_status(f, "deletion_log_pending", "1");
+	pthread_t thread = begin_adding(f);
+	put(f, 1, 100);
+	assert_int_equal(flush(f, 1), 0);
+	end_adding(f, thread);
+	drain(f);
+	assert_status(f, "deletion_log_pending", "0");
+	assert_int_equal(tiers(f, 1), L1 | A);
+	put(f, 2, 100);
+	assert_int_equal(flush(f, 2), 0);
+	assert_int_equal(tiers(f, 2), L1 | A | B);
+	/* Nobody says that it has what it has not. */
+	assert_int_equal(evict(f, 1), 0);
+	assert_int_equal(load(f, 1, 2), 1);
+}
+
 /* ---- Going --------------------------------------------------------------------------------- */
 
 static void
@@ -274,6 +368,8 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(test_what_is_deleted_while_it_comes_stays_deleted),
+		TEST(test_what_is_stored_while_it_comes_is_not_deleted),
 		TEST(test_attributes_change_while_it_goes),
 		TEST(test_a_rename_while_it_goes),
 		TEST(test_what_only_it_had_is_stored_elsewhere),
