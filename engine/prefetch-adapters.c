@@ -55,6 +55,9 @@ leave_cell(KvcPrefetchRequest *r, size_t i, size_t a)
 static void
 leave_request(KvcPrefetchRequest *r, size_t a)
 {
+	/* Also what is planned later, when the slot may be another adapter's. */
+	if (a < r->n_lookups)
+		kvc_bitmap_clear_all(r->lookups[a].found);
 	for (size_t i = 0; i < r->end; i++)
 		if (leave_cell(r, i, a))
 			kvc_prefetch_request_lose(r, i, KVC_PREFETCH_KEY_LOST);

@@ -19,7 +19,7 @@ static const KvcL2AdapterOps *mock_ops;
 static KvcL2AdapterOps gate_ops;
 static unsigned held;	     /* Atomic, of HOLD_ */
 static unsigned n_blocked;   /* Atomic: calls that are held */
-static KvcL2Adapter *opened; /* the last one */
+static KvcL2Adapter *opened; /* the last one, or NULL */
 
 static bool
 is_held(unsigned what)
@@ -37,6 +37,8 @@ static void
 release(unsigned what)
 {
 	__atomic_fetch_and(&held, ~what, __ATOMIC_RELEASE);
+	if (!opened)
+		return;
 	kvc_eventfd_signal(mock_ops->get_load_event_fd(opened));
 	kvc_eventfd_signal(mock_ops->get_lookup_and_lock_event_fd(opened));
 }
@@ -63,6 +65,13 @@ gate_open(const KvcOptions *options, GError **error)
 	if (opened)
 		opened->ops = &gate_ops;
 	return opened;
+}
+
+static void
+gate_close(KvcL2Adapter *adapter)
+{
+	opened = NULL;
+	mock_ops->close(adapter);
 }
 
 static int
@@ -107,6 +116,7 @@ register_gate(void)
 	gate_ops = *mock_ops;
 	gate_ops.type_name = "test-gate";
 	gate_ops.open = gate_open;
+	gate_ops.close = gate_close;
 	gate_ops.query_load_result = gate_query_load;
 	gate_ops.query_lookup_and_lock_result = gate_query_lookup;
 	gate_ops.describe = gate_describe;
@@ -258,7 +268,7 @@ test_what_is_stored_while_it_comes_is_not_deleted(void **state)
 	wait_until(is_status(f, "l2.1.breaker", "open"));
 	assert_int_equal(delete_key(f, 1), 0);
 	assert_int_equal(take_away(f, 1), 0);
-	assert_status(f, "deletion_log_pending", "1");
+	wait_until(is_status(f, "deletion_log_pending", "1"));
 	pthread_t thread = begin_adding(f);
 	put(f, 1, 100);
 	assert_int_equal(flush(f, 1), 0);
@@ -364,16 +374,90 @@ test_a_flush_stores_what_no_adapter_has(void **state)
 	assert_status(f, "l1_unreplicated_objects", "2");
 }
 
+/* What the one before answered is not what the next one in its slot has. */
+static void
+test_a_lookup_of_the_one_before_is_not_planned(void **state)
+{
+	Fixture *f = *state;
+	start(f, MOCK, NULL);
+	put_in_l2(f, 1, 100);
+	assert_int_equal(add(f, GATE), 1);
+	hold(HOLD_LOOKUPS);
+	KvcPrefetchHandle *handle = prefetch(f, 1, 2, 0);
+	wait_until(stat_of(f, "lookups") == 2);
+	assert_int_equal(take_away(f, 0), 0);
+	assert_int_equal(add(f, MOCK), 0);
+	release(HOLD_LOOKUPS);
+	assert_int_equal(result_of(f, handle), 0);
+	kvc_prefetch_handle_drop(handle, NULL);
+	assert_int_equal(stat_of(f, "plan_errors"), 0);
+}
+
+static void
+test_what_only_one_that_goes_has_does_not_win(void **state)
+{
+	Fixture *f = *state;
+	start(f, GATE, MOCK);
+	put_in_l2(f, 2, 100);
+	assert_int_equal(take_away(f, 1), 0);
+	put_in_l2(f, 1, 100);
+	assert_int_equal(add(f, MOCK), 1);
+	KvcPrefetchHandle *handle = begin_removal(f);
+	assert_int_equal(tiers(f, 1), A);
+	assert_int_equal(try_put(f, 1, 200, 0), 0);
+	assert_int_equal(flush(f, 1), 0);
+	end_removal(f, handle);
+	assert_int_equal(tiers(f, 1), L1 | B);
+	assert_in_l1(f, 1, 200, 0);
+}
+
+static void *
+waiting_thread(void *data)
+{
+	Fixture *f = data;
+	return GINT_TO_POINTER(kvc_storage_manager_wait_listed(f->sm, INT64_MAX));
+}
+
+static void
+test_waiting_for_a_listing_for_ever(void **state)
+{
+	Fixture *f = *state;
+	start(f, MOCK, NULL);
+	hold(HOLD_LIST);
+	assert_int_equal(add(f, GATE), 1);
+	wait_until(is_blocked());
+	pthread_t thread;
+	assert_int_equal(pthread_create(&thread, NULL, waiting_thread, f), 0);
+	g_usleep(20000); /* a wait that ends at once has ended */
+	release(HOLD_LIST);
+	void *rc;
+	pthread_join(thread, &rc);
+	assert_int_equal(GPOINTER_TO_INT(rc), 0);
+}
+
+/* A test that failed holds nothing either. */
+static int
+release_all(void **state)
+{
+	release(~0u);
+	return tear_down(state);
+}
+
+#define HELD_TEST(function) cmocka_unit_test_setup_teardown(function, set_up, release_all)
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		TEST(test_what_is_deleted_while_it_comes_stays_deleted),
-		TEST(test_what_is_stored_while_it_comes_is_not_deleted),
-		TEST(test_attributes_change_while_it_goes),
-		TEST(test_a_rename_while_it_goes),
-		TEST(test_what_only_it_had_is_stored_elsewhere),
-		TEST(test_a_flush_stores_what_no_adapter_has),
+		HELD_TEST(test_what_is_deleted_while_it_comes_stays_deleted),
+		HELD_TEST(test_what_is_stored_while_it_comes_is_not_deleted),
+		HELD_TEST(test_attributes_change_while_it_goes),
+		HELD_TEST(test_a_rename_while_it_goes),
+		HELD_TEST(test_what_only_it_had_is_stored_elsewhere),
+		HELD_TEST(test_a_flush_stores_what_no_adapter_has),
+		HELD_TEST(test_a_lookup_of_the_one_before_is_not_planned),
+		HELD_TEST(test_what_only_one_that_goes_has_does_not_win),
+		HELD_TEST(test_waiting_for_a_listing_for_ever),
 	};
 	register_gate();
 	return cmocka_run_group_tests(tests, NULL, NULL);
