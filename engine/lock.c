@@ -219,7 +219,13 @@ kvc_mutex_unlock_both(KvcMutex *a, KvcMutex *b)
 void
 kvc_rwlock_init(KvcRwLock *lock, KvcLockRank rank)
 {
-	pthread_rwlock_init(&lock->lock, NULL);
+	pthread_rwlockattr_t attr;
+
+	/* Readers without end must not keep a writer out. */
+	pthread_rwlockattr_init(&attr);
+	pthread_rwlockattr_setkind_np(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+	pthread_rwlock_init(&lock->lock, &attr);
+	pthread_rwlockattr_destroy(&attr);
 	lock->rank = rank;
 }
 

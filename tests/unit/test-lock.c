@@ -51,6 +51,63 @@ count_up(void *user)
 	return NULL;
 }
 
+#define N_READERS 8
+
+typedef struct Readers {
+	KvcRwLock lock;
+	int is_stopping; /* Atomic */
+} Readers;
+
+/* Some reader always has the lock. */
+static void *
+read_without_end(void *user)
+{
+	Readers *readers = user;
+	struct timespec pause = {.tv_nsec = 2 * KVC_MSEC_NS};
+
+	while (!__atomic_load_n(&readers->is_stopping, __ATOMIC_RELAXED)) {
+		kvc_rwlock_lock_shared(&readers->lock);
+		nanosleep(&pause, NULL);
+		kvc_rwlock_unlock(&readers->lock);
+	}
+	return NULL;
+}
+
+static void *
+write_ten_times(void *user)
+{
+	Readers *readers = user;
+
+	for (int i = 0; i < 10; i++) {
+		kvc_rwlock_lock(&readers->lock);
+		kvc_rwlock_unlock(&readers->lock);
+	}
+	return NULL;
+}
+
+static void
+test_readers_do_not_keep_a_writer_out(void **state)
+{
+	Readers readers = {0};
+	pthread_t threads[N_READERS], writer;
+	struct timespec limit;
+
+	kvc_rwlock_init(&readers.lock, KVC_LOCK_LEAF);
+	for (int i = 0; i < N_READERS; i++)
+		pthread_create(&threads[i], NULL, read_without_end, &readers);
+	pthread_create(&writer, NULL, write_ten_times, &readers);
+	clock_gettime(CLOCK_REALTIME, &limit);
+	limit.tv_sec += 20;
+	int rc = pthread_timedjoin_np(writer, NULL, &limit);
+	__atomic_store_n(&readers.is_stopping, 1, __ATOMIC_RELAXED);
+	for (int i = 0; i < N_READERS; i++)
+		pthread_join(threads[i], NULL);
+	if (rc != 0)
+		pthread_join(writer, NULL);
+	kvc_rwlock_deinit(&readers.lock);
+	assert_int_equal(rc, 0);
+}
+
 typedef struct Pair {
 	KvcMutex locks[2];
 	/* Protected by both locks. */
@@ -341,6 +398,7 @@ main(void)
 		cmocka_unit_test(test_wait_ends_when_signalled),
 		cmocka_unit_test(test_wait_ends_at_its_deadline),
 		cmocka_unit_test(test_clocks),
+		cmocka_unit_test(test_readers_do_not_keep_a_writer_out),
 		cmocka_unit_test(test_ascending_ranks_are_fine),
 #ifdef KVC_DEBUG_LOCKS
 		cmocka_unit_test(test_violations_abort),
