@@ -98,7 +98,8 @@ kvc_listing_stop(KvcStorageManager *sm, size_t i, int64_t deadline_ns)
 int
 kvc_storage_manager_wait_listed(KvcStorageManager *sm, int64_t timeout_ns)
 {
-	int64_t deadline = kvc_now_ns() + timeout_ns;
+	int64_t now = kvc_now_ns();
+	int64_t deadline = now + MIN(timeout_ns, INT64_MAX - now);
 	int rc = 0;
 	kvc_mutex_lock(&sm->lock);
 	for (size_t i = 0; i < kvc_controller_context_count(&sm->context) && rc == 0; i++)

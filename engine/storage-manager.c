@@ -273,15 +273,16 @@ kvc_storage_manager_trim_write(KvcStorageManager *sm, KvcL1Object *object, uint6
 }
 
 /*
- * The first complete object of a key wins also when only L2 has it. With the same size ours becomes
- * its L1 copy (the store finds it there and skips); another size would be other bytes.
+ * The first complete object of a key wins also when only L2 has it, but not when that goes. With
+ * the same size ours becomes its L1 copy (the store finds it there and skips); another size would
+ * be other bytes.
  */
 static bool
 is_other_object_in_l2(KvcStorageManager *sm, KvcObjectKey *key, KvcL1Object *object)
 {
 	KvcObjectInfo info;
 	return kvc_key_index_get(sm->context.index, key, &info) == 0 &&
-	       (info.tiers & ~KVC_TIER_L1) && info.bytes != 0 &&
+	       (info.tiers & kvc_controller_context_active(&sm->context)) && info.bytes != 0 &&
 	       info.bytes != kvc_l1_object_get_bytes(object);
 }
 
