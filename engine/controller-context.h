@@ -2,7 +2,10 @@
 #ifndef ENGINE_CONTROLLER_CONTEXT_H
 #define ENGINE_CONTROLLER_CONTEXT_H
 
-/* What both controllers work with: immutable after the StorageManager was built. */
+/*
+ * What both controllers work with. Immutable after the StorageManager was built, except for the
+ * adapters, which come and go.
+ */
 
 #include "engine/adapter-health.h"
 #include "engine/key-index.h"

@@ -4,13 +4,13 @@
  * File names of LMCache. A file name is fields joined with '@', which no field may contain:
  *
  *	model@0xRANK@GROUP@HASH.data		model@0xRANK@GROUP@HASH@SALT.data
- *	model@0xRANK@HASH.data			model@0xRANK@HASH@SALT.data	(before there were
- *groups)
+ *	model@0xRANK@HASH.data			model@0xRANK@HASH@SALT.data
  *
+ * The second line is from before there were groups.
  * Four fields may be either kind; the third one decides: a hash has at least 8 digits and an even
  * number of them, and groups are small. The few keys whose name would be read back as another key
  * (a group of 8 digits without a salt, a model that the substitution of '/' does not bring back)
- *are refused by the formatter, so that no name ever means two keys.
+ * are refused by the formatter, so that no name ever means two keys.
  *
  * Paths of the mount (design.md 3), and of what is stored under the same names. The model is cut at
  * its '/' into components; what a path cannot carry is written %XX:
@@ -21,7 +21,7 @@
  *	the '.' of a first component ".kvcache"	elsewhere it is a name like any other
  *
  * ('@' cannot occur in a model.) A parser decodes generously, then formats what it got and
- *compares: so the formatter alone says which spelling is the canonical one.
+ * compares: so the formatter alone says which spelling is the canonical one.
  */
 
 #include "kvcache/key-codec.h"

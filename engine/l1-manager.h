@@ -9,9 +9,9 @@
  *	   \----abort_write----------------------------------------------> DETACHED
  *
  * A staging object is in no table: nobody but its owner can reach it, so two writers of one key
- *never share a buffer and an unfinished object is never readable. Read locks and "dirty" are
- *explicit counts on the object; time never changes them (design.md 5, difference 3). A detached
- *object lives until its last reader gave it back, and its memory until no client maps it.
+ * never share a buffer and an unfinished object is never readable. Read locks and "dirty" are
+ * explicit counts on the object; time never changes them (design.md 5, difference 3). A detached
+ * object lives until its last reader gave it back, and its memory until no client maps it.
  */
 
 #include "engine/l1-memory.h"

@@ -260,6 +260,8 @@ void kvc_prefetch_load_pump(KvcPrefetchController *c);
 void kvc_prefetch_load_drain(KvcPrefetchController *c, size_t adapter);
 /* R does not wait for key I any more; its load goes on. */
 void kvc_prefetch_load_detach(KvcPrefetchRequest *r, size_t i);
+/* Returns the locks on ADAPTER that loads from other ones hold. */
+void kvc_prefetch_load_return_locks(KvcPrefetchController *c, size_t adapter);
 /* Is OBJECT, being admitted, what the adapter has of its key now? Inside the L1 shard's lock. */
 bool kvc_prefetch_load_may_admit(void *controller, KvcL1Object *object);
 
@@ -277,8 +279,6 @@ void kvc_prefetch_dump_unregister(KvcPrefetchRequest *r);
 void kvc_prefetch_dump_serve(KvcPrefetchController *c);
 /* Controller thread: the state, into the log. */
 void kvc_prefetch_dump_log(KvcPrefetchController *c);
-/* The locks of ADAPTER that loads from other ones hold. */
-void kvc_prefetch_load_return_locks(KvcPrefetchController *c, size_t adapter);
 
 /* ---- prefetch-adapters.c ------------------------------------------------------------------- */
 

@@ -8,10 +8,10 @@
  * and rename_key block).
  *
  * Per key everything is in order: a store and a deletion of one key never overlap, a deletion drops
- * a store that has not begun, a commit after a deletion is stored after it. Failed stores are
- * A rename comes after what was submitted for either key, and before what follows. Failed stores
- * are retried with back-off (3 tries), then counted, logged with the errno, and the object is clean
- * but unreplicated (design.md 5, difference 7).
+ * a store that has not begun, a commit after a deletion is stored after it. A rename comes after
+ * what was submitted for either key, and before what follows. Failed stores are retried with
+ * back-off (3 tries), then counted, logged with the errno, and the object is clean but unreplicated
+ * (design.md 5, difference 7).
  */
 
 #include "engine/controller-context.h"

@@ -33,12 +33,6 @@ struct KvcStoreDeleter {
 	bool is_stopping;
 };
 
-static GPtrArray *
-keys_new(void)
-{
-	return g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
-}
-
 static void
 rename_free(void *data)
 {
@@ -55,7 +49,7 @@ take_batch_locked(GPtrArray *queue)
 	guint n = MIN(queue->len, BATCH_KEYS);
 	if (n == 0)
 		return NULL;
-	GPtrArray *batch = keys_new();
+	GPtrArray *batch = kvc_store_keys_new();
 	for (guint i = 0; i < n; i++)
 		g_ptr_array_add(batch, kvc_object_key_ref(queue->pdata[i]));
 	g_ptr_array_remove_range(queue, 0, n);
@@ -161,8 +155,8 @@ kvc_store_deleter_start(KvcStoreController *c, size_t adapter)
 	KvcStoreDeleter *d = g_new0(KvcStoreDeleter, 1);
 	d->controller = c;
 	d->adapter = adapter;
-	d->keys = keys_new();
-	d->changed = keys_new();
+	d->keys = kvc_store_keys_new();
+	d->changed = kvc_store_keys_new();
 	kvc_mutex_init(&d->lock, KVC_LOCK_DELETER_QUEUE);
 	kvc_cond_init(&d->wake);
 	int rc = pthread_create(&d->thread, NULL, deleter_thread, d);

@@ -257,10 +257,6 @@ uint32_t kvc_store_record_blocked(const KvcStoreRecord *r);
 void kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
 /* The store of R's object on ADAPTER failed with -errno: again after a while, or never. */
 void kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error);
-/*
- * R's object cannot go to ADAPTER now, which cannot be reached (-errno): later, and that is no
- * failed try. Only when that is so for long, and another adapter has the object, it is given up.
- */
 /* Stores again what was given up because no adapter could be reached, once one is. */
 void kvc_store_record_try_given_up(KvcStoreController *c);
 static inline GPtrArray *
@@ -268,6 +264,11 @@ kvc_store_keys_new(void)
 {
 	return g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
 }
+/*
+ * R's object cannot go to ADAPTER now, which cannot be reached (-errno): later, and that is no
+ * failed try. Once its cool-down is the longest one the store is given up, and kept for
+ * kvc_store_record_try_given_up() if no adapter has the object.
+ */
 void kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error);
 void kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_error);
 /* Is in no queue of a lane after this. */

@@ -89,6 +89,9 @@ rename_own_file(KvcfsInode *dir,
 	g_autoptr(KvcObjectKey) new_key =
 		new_dir->kind == KVCFS_DIR ? kvcfs_name_to_key(new_dir->scope, new_name) : NULL;
 	KvcfsCaller caller = kvcfs_own_file_caller(fs, key, tid);
+	/* What another thread of the process makes under the new name is the caller's as well. */
+	if (new_key && !caller.process)
+		caller = kvcfs_own_file_caller(fs, new_key, tid);
 	int rc = 0;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_own_file_find_locked(fs, key, &caller);

@@ -62,16 +62,6 @@ read_user_xattr(FsAdapter *fs, const char *file, const char *name, KvcL2ObjectIn
 	info->xattrs = set;
 }
 
-static bool
-is_of_key(const char *file, const KvcObjectKey *key)
-{
-	char text[FS_ID_MAX_BYTES];
-	ssize_t len = lgetxattr(file, FS_ID_XATTR, text, sizeof(text) - 1);
-
-	text[MAX(len, 0)] = '\0';
-	return (len < 0 && errno != ERANGE) || fs_id_names(text, key);
-}
-
 /* false: the file says that it once had another size, or is another key's. */
 static bool
 read_named(FsAdapter *fs,
@@ -87,7 +77,7 @@ read_named(FsAdapter *fs,
 	} else if (!strcmp(name, ATTR_NAME)) {
 		read_mode(file, info);
 	} else if (!strcmp(name, FS_ID_XATTR)) {
-		return is_of_key(file, key);
+		return !fs_id_is_others(file, key);
 	} else if (!strcmp(name, SIZE_NAME)) {
 		ssize_t len = lgetxattr(file, SIZE_NAME, text, sizeof(text) - 1);
 
@@ -144,7 +134,7 @@ fs_attr_read(FsAdapter *fs,
 			return true;
 		kvc_xattrs_unref(g_steal_pointer(&info->xattrs));
 	} while (fs_was_replaced(fs, path, st));
-	if (!is_of_key(file, key))
+	if (fs_id_is_others(file, key))
 		fs_id_reject(fs, path);
 	else
 		atomic_fetch_add(&fs->stats.size_mismatches, 1);

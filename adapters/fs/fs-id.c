@@ -47,9 +47,8 @@ fs_id_names(const char *text, const KvcObjectKey *key)
 }
 
 bool
-fs_id_is_others(FsAdapter *fs, const KvcObjectKey *key, const char *path)
+fs_id_is_others(const char *file, const KvcObjectKey *key)
 {
-	g_autofree char *file = format_file(fs, path);
 	char text[FS_ID_MAX_BYTES];
 	ssize_t len = lgetxattr(file, FS_ID_XATTR, text, sizeof(text) - 1);
 
@@ -69,7 +68,9 @@ fs_id_reject(FsAdapter *fs, const char *path)
 bool
 fs_is_others(FsAdapter *fs, const KvcObjectKey *key, const char *path, struct stat *st)
 {
-	while (fs_id_is_others(fs, key, path)) {
+	g_autofree char *file = format_file(fs, path);
+
+	while (fs_id_is_others(file, key)) {
 		if (fs_was_replaced(fs, path, st))
 			continue;
 		fs_id_reject(fs, path);

@@ -119,9 +119,9 @@ typedef struct FsMove {
 
 /* Does TEXT, the value of the xattr, name KEY? */
 bool fs_id_names(const char *text, const KvcObjectKey *key);
-/* Does PATH say that it was written for another key than KEY? */
-bool fs_id_is_others(FsAdapter *fs, const KvcObjectKey *key, const char *path);
-/* The same, counted and logged. ST is renewed when the file was replaced since. */
+/* Does FILE, a path for calls that take no directory, say that it is another key's than KEY? */
+bool fs_id_is_others(const char *file, const KvcObjectKey *key);
+/* Does PATH? Then it is counted and logged. ST is renewed when the file was replaced since. */
 bool fs_is_others(FsAdapter *fs, const KvcObjectKey *key, const char *path, struct stat *st);
 /* PATH is a miss because of it: counted, logged. */
 void fs_id_reject(FsAdapter *fs, const char *path);

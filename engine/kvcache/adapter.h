@@ -88,21 +88,23 @@ struct KvcL2AdapterOps {
 	uint32_t struct_size;
 	const char *type_name; /* as in "type=..." */
 	const char *summary;   /* one line for --help */
-	const KvcOptionSpec
-		*options;	/* the adapter's own; "shared" and "persist_enabled" are common */
+	/* The adapter's own; kvc_l2_adapter_get_common_options() are taken as well. */
+	const KvcOptionSpec *options;
 	bool shared_by_default; /* others may write to the same store: ask it about unknown keys */
 	bool uniform_batches;	/* every object of one store task must have one size */
 
 	/*
 	 * Required. Opens an instance; OPTIONS are checked and belong to the caller, alive only
-	 * during the call. NULL with ERROR set that names the offender. Main thread, may block
-	 * briefly (make a directory); must not scan the store.
+	 * during the call. NULL with ERROR set that names the offender. Any thread, also while the
+	 * engine runs and other instances work; may block briefly (make a directory), must not scan
+	 * the store.
 	 */
 	KvcL2Adapter *(*open)(const KvcOptions *options, GError **error);
 	/*
 	 * Required. Completes or fails every submitted task first (nobody queries them any more),
-	 * stops every thread, releases every fd. The engine unmaps the buffers afterwards. Main
-	 * thread, after the controllers stopped; blocks.
+	 * stops every thread, releases every fd. The engine unmaps the buffers afterwards. Any
+	 * thread, once nobody calls another slot of this instance: after both controllers let go of
+	 * it, which go on when it is removed at run time. Blocks.
 	 */
 	void (*close)(KvcL2Adapter *adapter);
 
@@ -137,7 +139,8 @@ struct KvcL2AdapterOps {
 	/*
 	 * Required, never blocks. 1: done; FOUND (N bits, clear on entry) and INFO (N entries,
 	 * those with a bit) are filled, and the task id is forgotten. 0: still pending. -ENOENT: no
-	 * such task or already queried. A store that cannot be reached answers with clear bits.
+	 * such task or already queried. Where the store cannot be reached the bit is clear and
+	 * INFO's mtime_ns is KVC_L2_NOT_ASKED: without it the engine forgets that the key is there.
 	 */
 	int (*query_lookup_and_lock_result)(KvcL2Adapter *adapter,
 					    KvcL2TaskId task_id,

@@ -14,10 +14,10 @@
  * begun before, changes nothing.
  *
  * The engine has one for each adapter (KvcL2Adapter.breaker). It asks it before every task and
- *tells it what it sees itself: the errno of stores, deletions, renames, attributes and listings,
- *and what a lookup found. A lookup or a load has no errno: an adapter whose store cannot be reached
- * calls kvc_breaker_note() for these, and fills in KVC_L2_NOT_ASKED. Any thread; no other lock is
- * taken inside.
+ * tells it what it sees itself: the errno of stores, deletions, renames, attributes and listings,
+ * and what a lookup found. A lookup or a load has no errno: an adapter whose store cannot be
+ * reached calls kvc_breaker_note() for these, and fills in KVC_L2_NOT_ASKED. Any thread; no other
+ * lock is taken inside.
  */
 
 #include "kvcache/decls.h"

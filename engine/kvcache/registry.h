@@ -13,8 +13,8 @@
  *
  * A name that is not registered is looked for as NAME.so, for an adapter in
  * $libdir/kvcachefs/adapters (or the directory that the environment variable KVC_ADAPTER_DIR
- *names), for a policy in $libdir/kvcachefs/policies (KVC_POLICY_DIR). Such a file is a shared
- *object that registers itself in the same way; it is loaded once and stays.
+ * names), for a policy in $libdir/kvcachefs/policies (KVC_POLICY_DIR). Such a file is a shared
+ * object that registers itself in the same way; it is loaded once and stays.
  */
 
 #include "kvcache/adapter.h"

@@ -171,6 +171,7 @@ kvc_storage_manager_finish_read_for(KvcStorageManager *sm, KvcL1Object *object, 
 int kvc_l1_object_get_fd(const KvcL1Object *object);
 /* Size in bytes: of a finished object its own, of an unfinished one what its file has now. */
 uint64_t kvc_l1_object_get_bytes(const KvcL1Object *object);
+/* What the object takes of L1 now, in bytes: of an unfinished one what was reserved for it. */
 uint64_t kvc_l1_object_get_reserved_bytes(const KvcL1Object *object);
 /* Gives an unfinished object's file the size BYTES: 0 or -errno. */
 int kvc_l1_object_set_size(KvcL1Object *object, uint64_t bytes);
@@ -475,6 +476,7 @@ int kvc_storage_manager_drain(KvcStorageManager *sm, int64_t timeout_ns);
 int kvc_storage_manager_wait_listed(KvcStorageManager *sm, int64_t timeout_ns);
 /* Is more than half of L1 on its way to L2? Then writers ought to be slowed. From memory. */
 bool kvc_storage_manager_is_half_dirty(KvcStorageManager *sm);
+/* Is there an adapter that gets new work (one that is being removed does not)? From memory. */
 bool kvc_storage_manager_has_l2(KvcStorageManager *sm);
 /*
  * The type of the adapter with index I ("fs"), NULL where there is none; indexes are below

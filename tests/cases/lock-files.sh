@@ -145,6 +145,18 @@ for new in "$dir/renamed" "$dir/taken"; do
 	absent "$name"
 	expect_data "$new" 5 4K
 done
+# What another thread of its maker writes under the new name, with O_EXCL, has lost it.
+step a 0 thread open "$dir/other" wcx
+step a 0 write 7 8K
+step a 0 keep
+step a 0 open "$name" wct
+step a 0 write 5 4K
+step a 0 rename "$name" "$dir/other"
+step a 0 close
+expect_data "$dir/other" 5 4K
+step a 0 drop
+expect_data "$dir/other" 5 4K
+rm "$dir/other"
 step a 0 open "$name" wcx
 step a 0 write 6 4K
 step a EISDIR rename "$name" "$dir/sub"

@@ -304,4 +304,55 @@ wait_idle(Bench *b)
 	wait_until(kvc_prefetch_controller_active(b->c) == 0);
 }
 
+/* ---- Deadlines ----------------------------------------------------------------------------- */
+
+/* Has the first adapter HELD tasks of KIND? False: CALL was answered before it had. */
+static inline bool
+has_begun(Bench *b, Call *call, FakeKind kind, unsigned held)
+{
+	FakeAdapter *fake = b->env->fakes[0];
+	wait_until(fake_count_held(fake, kind) == held || get(&call->done) == 1);
+	return fake_count_held(fake, kind) == held;
+}
+
+/*
+ * Submits a request whose deadline comes after its tasks of KIND have begun, with which the first
+ * adapter holds HELD of them. A deadline that came before is doubled; returns how many there were.
+ */
+static inline unsigned
+submit_with_deadline(
+	Bench *b, Call *call, size_t n, KvcPrefetchParams params, FakeKind kind, unsigned held)
+{
+	size_t active = kvc_prefetch_controller_active(b->c);
+	unsigned n_early = 0;
+	for (;; params.timeout_ns *= 2, n_early++) {
+		submit_with(b, call, n, params);
+		if (has_begun(b, call, kind, held))
+			return n_early;
+		drop(call);
+		wait_until(kvc_prefetch_controller_active(b->c) == active);
+		*call = (Call){0};
+	}
+}
+
+/* Releases the NTH load: true: CALL has it, false: CALL was answered before it came. */
+static inline bool
+is_released_in_time(Bench *b, Call *call, unsigned nth)
+{
+	uint64_t completed = env_stat(b->env, loads_completed);
+	fake_release_nth(b->env->fakes[0], FAKE_LOAD, nth);
+	wait_until(env_stat(b->env, loads_completed) == completed + 1);
+	return get(&call->done) == 0;
+}
+
+/* For a deadline that came too early: everything ends. */
+static inline void
+bench_give_up(Bench *b, Call *call)
+{
+	fake_release(b->env->fakes[0], FAKE_LOAD);
+	drop(call);
+	wait_idle(b);
+	bench_free(b);
+}
+
 #endif

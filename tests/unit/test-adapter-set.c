@@ -2,12 +2,14 @@
 
 /* Adapters that come and go, and what cannot be reached, in the engine as a whole. */
 
+#include "kvcache/io.h"
 #include "kvcache/registry.h"
 #include "tests/unit/storage-manager-fixture.h"
 
 #include <pthread.h>
 
 #define SLOW MOCK ",latency_ms=300"
+#define HELD "type=test-held,max_size_gb=0.1"
 #define WAIT (20 * KVC_SEC_NS)
 
 /* ---- A policy that tells what it was told -------------------------------------------------- */
@@ -37,6 +39,64 @@ static const KvcStorePolicy last_policy = {
 };
 
 KVC_REGISTER(kvc_register_store_policy, last_policy)
+
+/* ---- A mock whose tasks end when the test says so ------------------------------------------ */
+
+static const KvcL2AdapterOps *mock_ops;
+static KvcL2AdapterOps held_ops;
+static KvcL2Adapter *held_adapter; /* the last one that was opened */
+static int is_holding;		   /* Atomic */
+
+static KvcL2Adapter *
+held_open(const KvcOptions *options, GError **error)
+{
+	held_adapter = mock_ops->open(options, error);
+	if (held_adapter)
+		held_adapter->ops = &held_ops;
+	return held_adapter;
+}
+
+static size_t
+held_pop(KvcL2Adapter *adapter, KvcL2StoreResult *results, size_t max)
+{
+	return __atomic_load_n(&is_holding, __ATOMIC_ACQUIRE)
+		       ? 0
+		       : mock_ops->pop_completed_store_tasks(adapter, results, max);
+}
+
+static int
+held_query(KvcL2Adapter *adapter, KvcL2TaskId id, KvcBitmap *found, KvcL2ObjectInfo *info)
+{
+	return __atomic_load_n(&is_holding, __ATOMIC_ACQUIRE)
+		       ? 0
+		       : mock_ops->query_lookup_and_lock_result(adapter, id, found, info);
+}
+
+static void
+hold(void)
+{
+	__atomic_store_n(&is_holding, true, __ATOMIC_RELEASE);
+}
+
+static void
+release(void)
+{
+	__atomic_store_n(&is_holding, false, __ATOMIC_RELEASE);
+	kvc_eventfd_signal(mock_ops->get_store_event_fd(held_adapter));
+	kvc_eventfd_signal(mock_ops->get_lookup_and_lock_event_fd(held_adapter));
+}
+
+static void
+register_held_adapter(void)
+{
+	mock_ops = kvc_find_l2_adapter("mock", NULL);
+	held_ops = *mock_ops;
+	held_ops.type_name = "test-held";
+	held_ops.open = held_open;
+	held_ops.pop_completed_store_tasks = held_pop;
+	held_ops.query_lookup_and_lock_result = held_query;
+	kvc_register_l2_adapter(&held_ops);
+}
 
 /* ---- Helpers ------------------------------------------------------------------------------- */
 
@@ -250,7 +310,8 @@ static void
 test_a_store_in_flight_ends_first(void **state)
 {
 	Fixture *f = *state;
-	start(f, SLOW, MOCK);
+	start(f, HELD, MOCK);
+	hold();
 	put(f, 1, 100);
 	wait_until(stat_of(f, "stores") == 2);
 	assert_int_equal(kvc_storage_manager_remove_adapter(f->sm, 0, 0), -ETIMEDOUT);
@@ -259,6 +320,7 @@ test_a_store_in_flight_ends_first(void **state)
 	put(f, 2, 100);
 	assert_int_equal(flush(f, 2), 0);
 	assert_int_equal(tiers(f, 2), L1 | B);
+	release();
 	assert_int_equal(take_away(f, 0), 0);
 	assert_int_equal(stat_of(f, "stores_completed"), 3);
 	assert_int_equal(flush(f, 1), 0);
@@ -272,10 +334,16 @@ static void
 test_what_is_not_replicated_goes_to_another_one(void **state)
 {
 	Fixture *f = *state;
-	start_with_policy(f, MOCK, SLOW, "test-last");
+	start_with_policy(f, MOCK, HELD, "test-last");
+	hold();
 	put(f, 1, 100);
 	wait_until(stat_of(f, "stores") == 1);
 	assert_int_equal(tiers(f, 1), L1);
+	assert_int_equal(kvc_storage_manager_remove_adapter(f->sm, 1, 0), -ETIMEDOUT);
+	/* Once this one is elsewhere, the store in flight ends on one that goes. */
+	put(f, 2, 100);
+	assert_int_equal(flush(f, 2), 0);
+	release();
 	assert_int_equal(take_away(f, 1), 0);
 	assert_int_equal(flush(f, 1), 0);
 	assert_int_equal(tiers(f, 1), L1 | A);
@@ -426,10 +494,16 @@ static void
 test_a_lookup_in_flight_finds_nothing_there(void **state)
 {
 	Fixture *f = *state;
-	start(f, SLOW, NULL);
+	start(f, HELD, NULL);
 	put_in_l2(f, 0, 100);
+	assert_int_equal(add(f, MOCK), 1);
+	hold();
 	KvcPrefetchHandle *handle = prefetch(f, 0, 1, 0);
-	wait_until(stat_of(f, "lookups") == 1);
+	wait_until(stat_of(f, "lookups") == 2);
+	assert_int_equal(kvc_storage_manager_remove_adapter(f->sm, 0, 0), -ETIMEDOUT);
+	/* Once this is answered the lookup in flight ends on one that goes. */
+	assert_int_equal(load(f, 1, 2), 0);
+	release();
 	assert_int_equal(take_away(f, 0), 0);
 	assert_int_equal(result_of(f, handle), 0);
 	kvc_prefetch_handle_drop(handle, NULL);
@@ -635,6 +709,7 @@ test_adapters_change_under_load(void **state)
 int
 main(void)
 {
+	register_held_adapter();
 	const struct CMUnitTest tests[] = {
 		TEST(test_the_first_adapter_of_an_engine_without_l2),
 		TEST(test_an_added_adapter_is_listed),

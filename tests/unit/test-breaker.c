@@ -132,7 +132,7 @@ test_a_probe_that_does_not_end_is_followed_by_another(void **state)
 	kvc_breaker_free(b);
 }
 
-/* In the hour after the second opening nothing more goes. */
+/* One a cool-down, however often it is asked. */
 static void
 test_only_one_probe_goes(void **state)
 {

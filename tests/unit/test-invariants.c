@@ -612,9 +612,10 @@ test_facts_8_no_buffer_goes_while_an_adapter_uses_it(void **state)
 	submit(&b, &dropped, 3, 0);
 	wait_until(fake_count_held(fake, FAKE_LOAD) == 3);
 	drop(&dropped);
-	submit_with(&b, &late, 2,
-		    (KvcPrefetchParams){.keys = keys, .timeout_ns = 300 * KVC_MSEC_NS});
-	wait_until(fake_count_held(fake, FAKE_LOAD) == 5);
+	wait_until(kvc_prefetch_controller_active(b.c) == 3);
+	submit_with_deadline(&b, &late, 2,
+			     (KvcPrefetchParams){.keys = keys, .timeout_ns = 300 * KVC_MSEC_NS},
+			     FAKE_LOAD, 5);
 	assert_int_equal(answer(&b, &late), 0);
 	drop(&late);
 	kvc_key_index_hide(b.env->context.index, b.keys[2], 1);
