@@ -191,7 +191,7 @@ give_up(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
 /*
  * While the adapter may come back soon the object waits for it, dirty. Not for ever, else L1 would
  * be full of dirty objects in the end and refuse writers: then it is given up, evicted last, and
- * tried again when an adapter has taken something.
+ * tried again when the adapter has taken something.
  */
 void
 kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
@@ -200,8 +200,9 @@ kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapte
 	kvc_breaker_get_status(c->context->adapters[adapter].breaker, &status);
 	if (status.is_slowest) {
 		give_up(c, r, adapter, error);
-		if (!r->stored && c->given_up->len < MAX_GIVEN_UP)
-			g_ptr_array_add(c->given_up, kvc_object_key_ref(r->key));
+		GHashTable *given_up = c->lanes[adapter].given_up;
+		if (!r->stored && g_hash_table_size(given_up) < MAX_GIVEN_UP)
+			g_hash_table_add(given_up, kvc_object_key_ref(r->key));
 		return;
 	}
 	kvc_stats_add(c->context->stats, stores_put_off, 1);
@@ -549,19 +550,30 @@ try_given_up(KvcStoreController *c, KvcStoreRecord *r)
 	r->next_order = ++c->last_order;
 }
 
-void
-kvc_store_record_try_given_up(KvcStoreController *c)
+static void
+try_lane_given_up(KvcStoreController *c, KvcStoreLane *lane)
 {
-	if (!c->is_reached || c->given_up->len == 0)
+	lane->is_reached = false;
+	if (g_hash_table_size(lane->given_up) == 0)
 		return;
-	c->is_reached = false;
-	g_autoptr(GPtrArray) keys = g_steal_pointer(&c->given_up);
-	c->given_up = kvc_store_keys_new();
-	for (guint i = 0; i < keys->len; i++) {
-		KvcStoreRecord *r = kvc_store_record_get(c, keys->pdata[i]);
+	g_autoptr(GHashTable) keys = g_steal_pointer(&lane->given_up);
+	lane->given_up = kvc_store_key_set_new();
+	GHashTableIter iter;
+	void *key;
+	g_hash_table_iter_init(&iter, keys);
+	while (g_hash_table_iter_next(&iter, &key, NULL)) {
+		KvcStoreRecord *r = kvc_store_record_get(c, key);
 		try_given_up(c, r);
 		kvc_store_record_advance(c, r);
 	}
+}
+
+void
+kvc_store_record_try_given_up(KvcStoreController *c)
+{
+	for (size_t a = 0; a < c->n_adapters && c->active; a++)
+		if (c->lanes[a].is_reached)
+			try_lane_given_up(c, &c->lanes[a]);
 }
 
 void
