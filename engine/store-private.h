@@ -42,8 +42,10 @@ typedef struct KvcStoreTarget {
 	GList link; /* in a back-off queue, or in the one of those that wait for the log */
 	int64_t due_ns;
 	uint64_t sync_position; /* in the deletion log: of the last confirmation */
+	uint64_t n_reached;	/* the adapter's, at the last failed store or before the first */
 	uint8_t adapter;
 	uint8_t store_tries;	/* failed ones */
+	bool has_failed;	/* also in a try that does not count: it is alone in a batch */
 	uint8_t delete_tries;	/* failed ones */
 	bool is_delete_failing; /* the last try ended with an error */
 	int8_t backoff;		/* the queue it is in, or -1 */

@@ -218,6 +218,32 @@ note_outdated(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter)
 		kvc_key_index_note_outdated(c->context->index, r->key, 1u << adapter);
 }
 
+static void
+reset_tries(KvcStoreController *c, KvcStoreRecord *r)
+{
+	for (size_t a = 0; a < c->n_adapters; a++) {
+		KvcStoreTarget *t = &r->targets[a];
+		t->store_tries = 0;
+		t->has_failed = false;
+		t->n_reached =
+			__atomic_load_n(&c->context->adapters[a].n_reached, __ATOMIC_RELAXED);
+	}
+}
+
+/*
+ * A store on T's adapter ended with ERROR: is the adapter gone? If others got through since T's
+ * last try it is not, and the connection broke because of this object.
+ */
+static bool
+is_outage(KvcStoreController *c, KvcStoreTarget *t, int error)
+{
+	const KvcAdapterSlot *slot = &c->context->adapters[t->adapter];
+	uint64_t n_reached = __atomic_load_n(&slot->n_reached, __ATOMIC_RELAXED);
+	bool others_got_through = n_reached != t->n_reached;
+	t->n_reached = n_reached;
+	return slot->breaker && kvc_is_connection_error(error) && !others_got_through;
+}
+
 void
 kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
 {
@@ -233,7 +259,8 @@ kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, 
 		kvc_store_adapters_retarget(c, r);
 		return;
 	}
-	if (kvc_is_connection_error(error) && c->context->adapters[adapter].breaker) {
+	t->has_failed = true;
+	if (is_outage(c, t, error)) {
 		kvc_store_record_put_off(c, r, adapter, error);
 		return;
 	}
@@ -264,8 +291,7 @@ begin_store(KvcStoreController *c, KvcStoreRecord *r)
 	r->object_order = r->next_order;
 	r->stored = r->failed = 0;
 	r->todo = kvc_store_select_targets(c, r->key);
-	for (size_t a = 0; a < c->n_adapters; a++)
-		r->targets[a].store_tries = 0;
+	reset_tries(c, r);
 }
 
 /* The last target of the object ended, or it needs none any more. */
@@ -676,8 +702,7 @@ kvc_store_record_store_again(KvcStoreController *c, KvcStoreRecord *r, KvcL1Obje
 	r->object = object;
 	r->object_order = ++c->last_order;
 	r->stored = r->failed = 0;
-	for (size_t a = 0; a < c->n_adapters; a++)
-		r->targets[a].store_tries = 0;
+	reset_tries(c, r);
 }
 
 void

@@ -75,7 +75,7 @@ open_task(KvcStoreController *c, size_t adapter)
 static void
 add_to_batch(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 {
-	bool is_retry = r->targets[adapter].store_tries > 0;
+	bool is_retry = r->targets[adapter].has_failed;
 	GList *link = is_retry ? NULL : find_open(c, r, adapter);
 	if (!link)
 		link = open_task(c, adapter);

@@ -513,6 +513,32 @@ test_what_was_given_up_waits_for_the_adapter_that_failed_it(void **state)
 	kvc_breaker_free(breaker);
 }
 
+/* Not the adapter is gone, but something is wrong with this object. */
+static void
+test_a_connection_that_only_one_object_breaks_is_a_failed_try(void **state)
+{
+	enum { N = 500 };
+	Bench b = bench_started(1, &everywhere);
+	KvcObjectKey **keys = keys_new(b.env, N);
+	FakeAdapter *fake = b.env->fakes[0];
+	KvcBreaker *breaker = kvc_breaker_new(KVC_MSEC_NS, 60 * KVC_SEC_NS);
+	b.env->slots[0].breaker = breaker;
+	fake->bad_store = keys[0];
+	fake->store_error = ECONNRESET;
+	env_write(b.env, keys[0], 100, 0, KVC_FINISH_FIRST_WINS);
+	for (unsigned i = 1; i < N && env_stat(b.env, stores_failed) == 0; i++) {
+		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
+		nap(20);
+	}
+	assert_int_equal(env_stat(b.env, stores_failed), 1);
+	drain(&b);
+	assert_int_equal(env_tiers(b.env, keys[0]), KVC_TIER_L1);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 1);
+	keys_free(keys, N);
+	bench_free(&b);
+	kvc_breaker_free(breaker);
+}
+
 /* As long as nothing gets through at all, no try is counted. */
 static void
 test_an_outage_is_no_failed_try(void **state)
@@ -554,6 +580,7 @@ main(void)
 		cmocka_unit_test(test_only_the_adapter_whose_fd_fired_is_drained),
 		cmocka_unit_test(test_what_is_given_up_is_in_the_log),
 		cmocka_unit_test(test_what_was_given_up_waits_for_the_adapter_that_failed_it),
+		cmocka_unit_test(test_a_connection_that_only_one_object_breaks_is_a_failed_try),
 		cmocka_unit_test(test_an_outage_is_no_failed_try),
 	};
 	capture_log();
