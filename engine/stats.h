@@ -50,13 +50,16 @@
 	X(store_bytes, "Bytes written to L2")                                                      \
 	X(stores_retried, "Stores tried again after a failure")                                    \
 	X(stores_put_off, "Stores put off: the adapter cannot be reached")                         \
-	X(stores_failed, "Objects an adapter could not store in all tries")                        \
+	X(stores_failed, "Objects an adapter could not store in all tries, or while unreachable")  \
 	X(stores_unknown, "Completed stores an adapter told that nobody had submitted")            \
 	X(store_policy_errors, "Times the store policy chose an adapter that is not there")        \
 	X(stores_outdated,                                                                         \
-	  "Failed stores not tried again: replaced, renamed or deleted meanwhile")                 \
+	  "Failed stores not tried again: replaced, renamed, deleted, or the adapter removed")     \
 	X(stores_blocked,                                                                          \
 	  "Failed stores never begun: a deletion or rename of the name did not end")               \
+	X(stores_unreachable,                                                                      \
+	  "Stores put off or failed unsubmitted: the adapter's breaker is open")                   \
+	X(stores_unmapped, "Stores retried or failed unsubmitted: the object cannot be mapped")    \
 	X(deletes, "Deletions submitted to adapters")                                              \
 	X(deletes_completed, "Deletions confirmed")                                                \
 	X(deletes_retried, "Deletions tried again")                                                \

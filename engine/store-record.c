@@ -259,6 +259,7 @@ kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, 
 		return;
 	}
 	if (!(c->active & (1u << adapter))) {
+		kvc_stats_add(c->context->stats, stores_outdated, 1);
 		kvc_store_adapters_retarget(c, r);
 		return;
 	}

@@ -135,6 +135,7 @@ submit_target(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 		return;
 	}
 	kvc_l1_manager_finish_read_for(c->context->l1, r->object, 1, STORE_OWNER(adapter));
+	kvc_stats_add(c->context->stats, stores_unmapped, 1);
 	kvc_store_record_fail(c, r, adapter, rc);
 	kvc_store_record_advance(c, r);
 }
@@ -149,6 +150,7 @@ static void
 put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 {
 	r->todo &= ~(1u << adapter);
+	kvc_stats_add(c->context->stats, stores_unreachable, 1);
 	kvc_store_record_put_off(c, r, adapter, -EHOSTDOWN);
 	kvc_store_record_advance(c, r);
 }

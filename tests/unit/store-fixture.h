@@ -59,10 +59,23 @@ bench_started(size_t n_adapters, const KvcStorePolicy *policy)
 	return b;
 }
 
+/* Each store that was begun, or could not be, ends in one way. */
+static inline void
+assert_stores_add_up(Bench *b)
+{
+	assert_int_equal(
+		env_stat(b->env, stores) + env_stat(b->env, stores_blocked) +
+			env_stat(b->env, stores_unreachable) + env_stat(b->env, stores_unmapped),
+		env_stat(b->env, stores_completed) + env_stat(b->env, stores_retried) +
+			env_stat(b->env, stores_put_off) + env_stat(b->env, stores_failed) +
+			env_stat(b->env, stores_outdated));
+}
+
 static inline void
 bench_free(Bench *b)
 {
 	kvc_store_controller_stop(b->store);
+	assert_stores_add_up(b);
 	kvc_store_controller_free(b->store);
 	env_free(b->env);
 }

@@ -558,6 +558,51 @@ test_an_outage_is_no_failed_try(void **state)
 	kvc_breaker_free(breaker);
 }
 
+/* bench_free() adds them up. */
+static void
+test_a_store_that_is_not_submitted_is_counted(void **state)
+{
+	Bench b = bench_new(1, CAPACITY, &everywhere);
+	KvcObjectKey **keys = keys_new(b.env, 3);
+	KvcBreaker *breaker = kvc_breaker_new(400 * KVC_MSEC_NS, 60 * KVC_SEC_NS);
+	b.env->slots[0].breaker = breaker;
+	for (unsigned i = 0; i < KVC_BREAKER_FAILURES; i++)
+		kvc_breaker_note(breaker, -ECONNREFUSED);
+	for (unsigned i = 0; i < 3; i++)
+		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_start(b.store);
+	drain(&b);
+	assert_int_equal(env_stat(b.env, stores_completed), 3);
+	assert_int_equal(env_stat(b.env, stores_unreachable), env_stat(b.env, stores_put_off));
+	assert_true(env_stat(b.env, stores_unreachable) > 0);
+	keys_free(keys, 3);
+	bench_free(&b);
+	kvc_breaker_free(breaker);
+}
+
+static void
+test_a_store_that_fails_on_an_adapter_that_goes_is_counted(void **state)
+{
+	Bench b = bench_started(2, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	FakeAdapter *fake = b.env->fakes[0];
+	fake->hold[FAKE_STORE] = true;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	assert_int_equal(kvc_store_controller_set_adapter(b.store, 0, false, 1), -ETIMEDOUT);
+	/* Handled after that. */
+	Flushed flushed = {0};
+	g_autoptr(KvcObjectKey) other = key_new(b.env, 2);
+	kvc_store_controller_flush(b.store, other, on_flushed, &flushed);
+	wait_until(calls(&flushed) == 1);
+	fake->fail_stores = 1;
+	fake_release(fake, FAKE_STORE);
+	drain(&b);
+	assert_int_equal(env_stat(b.env, stores_outdated), 1);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 2);
+	bench_free(&b);
+}
+
 int
 main(void)
 {
@@ -582,6 +627,8 @@ main(void)
 		cmocka_unit_test(test_what_was_given_up_waits_for_the_adapter_that_failed_it),
 		cmocka_unit_test(test_a_connection_that_only_one_object_breaks_is_a_failed_try),
 		cmocka_unit_test(test_an_outage_is_no_failed_try),
+		cmocka_unit_test(test_a_store_that_is_not_submitted_is_counted),
+		cmocka_unit_test(test_a_store_that_fails_on_an_adapter_that_goes_is_counted),
 	};
 	capture_log();
 	return cmocka_run_group_tests(tests, NULL, NULL);
