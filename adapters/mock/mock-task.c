@@ -188,7 +188,7 @@ mock_take_failure(MockAdapter *mock, int64_t *left, double rate)
 static void
 run_task(MockAdapter *mock, MockTask *task)
 {
-	if (mock_take_failure(mock, &mock->fail_connections, 0)) {
+	if (mock_take_failure(mock, &mock->fail_connections, mock->connection_failure_rate)) {
 		task->result = -ECONNREFUSED;
 		if (task->kind != MOCK_STORE) /* the engine sees no errno of them */
 			kvc_breaker_note(mock->base.breaker, -ECONNREFUSED);

@@ -76,6 +76,12 @@ static const KvcOptionSpec mock_options[] = {
 	 .min = 0,
 	 .max = 1e9,
 	 .help = "how many tasks and calls cannot reach the store first (for tests)"},
+	{.name = "connection_failure_rate",
+	 .type = KVC_OPTION_DOUBLE,
+	 .default_value = "0",
+	 .min = 0,
+	 .max = 1,
+	 .help = "share of tasks and calls that cannot reach the store, at random (for tests)"},
 	{.name = NULL},
 };
 
@@ -110,6 +116,7 @@ mock_open(const KvcOptions *options, GError **error)
 	mock->jitter_ns = kvc_options_get_double(options, "jitter_ms") * 1e6;
 	mock->random = g_rand_new_with_seed((guint32)kvc_options_get_int(options, "seed"));
 	mock->fail_connections = kvc_options_get_int(options, "fail_connections");
+	mock->connection_failure_rate = kvc_options_get_double(options, "connection_failure_rate");
 	mock_tasks_init(mock);
 	mock_objects_init(mock);
 	for (size_t i = 0; i < MOCK_KINDS; i++) {
@@ -267,7 +274,7 @@ mock_delete_keys(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n, Kvc
 {
 	MockAdapter *mock = (MockAdapter *)adapter;
 
-	if (mock_take_failure(mock, &mock->fail_connections, 0))
+	if (mock_take_failure(mock, &mock->fail_connections, mock->connection_failure_rate))
 		return -ECONNREFUSED;
 	pthread_mutex_lock(&mock->lock);
 	for (size_t i = 0; i < n; i++) {
@@ -288,7 +295,7 @@ mock_rename_key(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_
 {
 	MockAdapter *mock = (MockAdapter *)adapter;
 
-	if (mock_take_failure(mock, &mock->fail_connections, 0))
+	if (mock_take_failure(mock, &mock->fail_connections, mock->connection_failure_rate))
 		return -ECONNREFUSED;
 	pthread_mutex_lock(&mock->lock);
 	int rc = mock_rename_object_locked(mock, old_key, new_key);
@@ -301,7 +308,7 @@ mock_set_attributes(KvcL2Adapter *adapter, KvcObjectKey *key, const KvcObjectAtt
 {
 	MockAdapter *mock = (MockAdapter *)adapter;
 
-	if (mock_take_failure(mock, &mock->fail_connections, 0))
+	if (mock_take_failure(mock, &mock->fail_connections, mock->connection_failure_rate))
 		return -ECONNREFUSED;
 	pthread_mutex_lock(&mock->lock);
 	MockRecord *record = mock_find_stored_locked(mock, key);

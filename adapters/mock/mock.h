@@ -49,7 +49,7 @@ typedef struct MockAdapter {
 	uint64_t capacity_bytes;
 	double bytes_per_sec; /* 0: unlimited */
 	int64_t latency_ns;
-	double store_failure_rate, load_failure_rate, jitter_ns;
+	double store_failure_rate, load_failure_rate, connection_failure_rate, jitter_ns;
 	int event_fds[MOCK_KINDS];
 	pthread_t thread;
 

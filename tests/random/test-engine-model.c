@@ -2,8 +2,8 @@
 
 /*
  * Thousands of random operations from several threads on an engine over two L2 adapters of type
- * mock, whose tasks overtake each other and fail, against a model of what may be read
- * (engine-model.h). At rest nothing may be left.
+ * mock, whose tasks overtake each other, fail, and cannot reach the store, against a model of what
+ * may be read (engine-model.h). At rest nothing may be left.
  *
  * KVC_TEST_SEED=N does the same operations again (what the threads do to each other differs);
  * KVC_TEST_SECONDS=N: how long, all tests together (default 5).
@@ -447,9 +447,12 @@ check_ended(Test *test)
 	}
 	assert_int_equal(__atomic_load_n(&test->n_flushes, __ATOMIC_SEQ_CST), 0);
 	assert_int_equal(__atomic_load_n(&test->n_handles, __ATOMIC_SEQ_CST), 0);
-	assert_int_equal(stat_of(test, "stores") + stat_of(test, "stores_blocked"),
+	assert_int_equal(stat_of(test, "stores") + stat_of(test, "stores_blocked") +
+				 stat_of(test, "stores_unreachable") +
+				 stat_of(test, "stores_unmapped"),
 			 stat_of(test, "stores_completed") + stat_of(test, "stores_retried") +
-				 stat_of(test, "stores_failed") + stat_of(test, "stores_outdated"));
+				 stat_of(test, "stores_put_off") + stat_of(test, "stores_failed") +
+				 stat_of(test, "stores_outdated"));
 	assert_int_equal(stat_of(test, "loads"),
 			 stat_of(test, "loads_completed") + stat_of(test, "loads_failed_missing"));
 	assert_int_equal(stat_of(test, "prefetches"),
@@ -543,8 +546,10 @@ start(Test *test, double failures)
 				failures, test->seed);
 	g_autofree char *second =
 		g_strdup_printf("type=mock,max_size_gb=1,jitter_ms=1,"
-				"store_failure_rate=%g,load_failure_rate=%g,seed=%u",
-				failures, failures, test->seed + 1);
+				"store_failure_rate=%g,load_failure_rate=%g,"
+				"connection_failure_rate=%g,breaker_cooldown_s=0.005,"
+				"breaker_max_s=0.04,seed=%u",
+				failures, failures, failures, test->seed + 1);
 	const char *const adapters[] = {first, second, NULL};
 	KvcStorageManagerConfig config = {
 		.l1_size_bytes = L1_SIZE,
