@@ -34,9 +34,9 @@ expect_rc 2 "$tree/scripts/run" --l1-size 256M
 
 # An L2 of the user's is the only one, whichever way it is named.
 echo "[kvcachefs]" >"$WORK/run.conf"
-echo "l2-adapter.0 = type=mock" >>"$WORK/run.conf"
-for option in "--config $WORK/run.conf" "--config=$WORK/run.conf" "-o l2-adapter=type=mock" \
-	"-o noatime,config=$WORK/run.conf" "--l2-adapter=type=mock"; do
+echo "l2-adapter.0 = type=mock,max_size_gb=1" >>"$WORK/run.conf"
+for option in "--config $WORK/run.conf" "--config=$WORK/run.conf" "-o l2-adapter=type=mock;max_size_gb=1" \
+	"-o noatime,config=$WORK/run.conf" "--l2-adapter=type=mock,max_size_gb=1"; do
 	read -ra words <<<"$option"
 	"$tree/scripts/run" "$MNT" --l1-size 256M --state-dir "$STATE" "${words[@]}" >"$WORK/output" 2>&1 ||
 		fail "scripts/run M $option: $(<"$WORK/output")"
