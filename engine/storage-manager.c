@@ -95,6 +95,11 @@ build_l1(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **
 						    : kvc_l1_overrun_default(config->l1_size_bytes);
 	double watermark = config->eviction_trigger_watermark;
 	double ratio = config->eviction_ratio;
+	if (config->l1_size_bytes == 0) {
+		g_set_error(error, G_FILE_ERROR, G_FILE_ERROR_INVAL,
+			    "l1_size_bytes is 0: the cache needs memory");
+		return false;
+	}
 	sm->memory = kvc_l1_memory_new(config->l1_size_bytes, overrun, error);
 	if (!sm->memory)
 		return false;
@@ -292,6 +297,13 @@ kvc_storage_manager_finish_write(KvcStorageManager *sm,
 				 KvcObjectKey *key,
 				 KvcFinishMode mode)
 {
+	KvcObjectKey *reserved = object->key;
+	if (!key)
+		key = reserved;
+	if (!key || (reserved && !kvc_object_key_equal(reserved, key))) {
+		kvc_l1_manager_abort_write(sm->context.l1, object);
+		return -EINVAL;
+	}
 	if (mode == KVC_FINISH_FIRST_WINS && is_other_object_in_l2(sm, key, object)) {
 		kvc_stats_add(&sm->stats, l1_writes_dropped, 1);
 		kvc_l1_manager_abort_write(sm->context.l1, object);

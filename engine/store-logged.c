@@ -45,7 +45,9 @@ kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapte
 	if (!kvc_deletion_log_confirm(c->context->deletions, r->key, adapter, r->delete_id,
 				      &position))
 		return; /* the message of a newer deletion is on its way */
-	if (!kvc_store_rename_is_deleted_later(r, 1u << adapter))
+	/* What cannot be deleted is still there, and would come back with the next question. */
+	bool is_gone = c->context->adapters[adapter].adapter->ops->delete_keys != NULL;
+	if (is_gone && !kvc_store_rename_is_deleted_later(r, 1u << adapter))
 		kvc_key_index_unhide(c->context->index, r->key, 1u << adapter);
 	t->sync_position = MAX(t->sync_position, position);
 	if (t->sync_position <= c->log_synced)

@@ -360,7 +360,8 @@ void kvc_store_attributes_apply(KvcStoreController *c, size_t adapter, KvcObject
 void kvc_store_logged_start(KvcStoreController *c);
 /* The newest deletion of KEY, just submitted, has this ID in the log. */
 void kvc_store_logged_note(KvcStoreController *c, const KvcObjectKey *key, uint64_t id);
-/* ADAPTER has confirmed R's deletion: unhides the key, holds stores back until the log has it. */
+/* ADAPTER has confirmed R's deletion (or cannot delete: it stays hidden): unhides the key, holds
+ * stores back until the log has it. */
 void kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
 /* R waits for the log no more, on these adapters. */
 void kvc_store_logged_forget(KvcStoreController *c, KvcStoreRecord *r, uint32_t adapters);

@@ -123,6 +123,9 @@ fail_unknown(const char *name, GError **error)
 	const char *names[G_N_ELEMENTS(table) + 1] = {NULL};
 	for (size_t i = 0; i < G_N_ELEMENTS(table); i++)
 		names[i] = table[i].name;
+	if (strcmp(name, "remount") == 0)
+		return kvcfs_options_fail(error, EINVAL,
+					  "mount options: kvcachefs cannot be remounted");
 	const char *nearest = kvc_nearest_name(name, names);
 	if (nearest != NULL && strcmp(nearest, name) == 0)
 		nearest = NULL; /* it exists, but not here */

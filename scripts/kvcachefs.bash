@@ -29,16 +29,28 @@ _kvcachefs() {
 	fi
 	COMPREPLY=()
 	case $option in
+	type)
+		# "--l2-adapter type=x": "=" splits this one as well.
+		mapfile -t COMPREPLY < <(compgen -W "$(_kvcachefs_words --l2-adapter)" -- "type=$word")
+		COMPREPLY=("${COMPREPLY[@]#type=}")
+		;;
 	--io-mode | --l2-adapter | --*-policy)
 		mapfile -t COMPREPLY < <(compgen -W "$(_kvcachefs_words "$option")" -- "$word")
 		;;
-	--config) mapfile -t COMPREPLY < <(compgen -f -- "$word") ;;
-	--state-dir) mapfile -t COMPREPLY < <(compgen -d -- "$word") ;;
+	--config)
+		compopt -o filenames 2>/dev/null
+		mapfile -t COMPREPLY < <(compgen -f -- "$word")
+		;;
+	--state-dir)
+		compopt -o filenames 2>/dev/null
+		mapfile -t COMPREPLY < <(compgen -d -- "$word")
+		;;
 	*)
 		if [[ $word == -* ]]; then
 			mapfile -t COMPREPLY < <(compgen -W "$(_kvcachefs_help Options: |
 				grep -oE -- '(^|[ ,])--?[a-zA-Z][a-z0-9-]*')" -- "$word")
 		else
+			compopt -o filenames 2>/dev/null
 			mapfile -t COMPREPLY < <(compgen -d -- "$word")
 		fi
 		;;

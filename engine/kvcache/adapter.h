@@ -3,8 +3,8 @@
 #define KVCACHE_ADAPTER_H
 
 /*
- * The L2 adapter interface: submit, poll an event fd, query the result once
- * (spec/l2-store-and-prefetch-controllers.md, "L2 Adapter Interface").
+ * The L2 adapter interface, for stores, lookups and loads alike: a submit that returns at once, an
+ * event fd that says that a result is there, a query that gives each result once.
  *
  * An adapter is a const vtable that registers itself from a constructor; an instance is a struct
  * whose first member is a KvcL2Adapter. All slots may be called from any thread and at the same
@@ -108,7 +108,11 @@ struct KvcL2AdapterOps {
 	 */
 	void (*close)(KvcL2Adapter *adapter);
 
-	/* Required. Three eventfds, distinct across all instances, owned by the adapter. */
+	/*
+	 * Required. Three eventfds (EFD_NONBLOCK), distinct across all instances, owned by the
+	 * adapter. It writes 1 to one after a result of that kind can be queried, also one that was
+	 * there at the submit. The engine reads it, then queries until nothing is left.
+	 */
 	int (*get_store_event_fd)(KvcL2Adapter *adapter);
 	int (*get_lookup_and_lock_event_fd)(KvcL2Adapter *adapter);
 	int (*get_load_event_fd)(KvcL2Adapter *adapter);
@@ -137,10 +141,11 @@ struct KvcL2AdapterOps {
 						   KvcObjectKey *const *keys,
 						   size_t n);
 	/*
-	 * Required, never blocks. 1: done; FOUND (N bits, clear on entry) and INFO (N entries,
-	 * those with a bit) are filled, and the task id is forgotten. 0: still pending. -ENOENT: no
-	 * such task or already queried. Where the store cannot be reached the bit is clear and
-	 * INFO's mtime_ns is KVC_L2_NOT_ASKED: without it the engine forgets that the key is there.
+	 * Required, never blocks. 1: done; FOUND (N bits, clear on entry) and INFO (N entries, zero
+	 * on entry; those with a bit) are filled, and the task id is forgotten. 0: still pending.
+	 * -ENOENT: no such task or already queried. Where the store cannot be reached the bit is
+	 * clear and INFO's mtime_ns is KVC_L2_NOT_ASKED: without it the engine forgets that the key
+	 * is there.
 	 */
 	int (*query_lookup_and_lock_result)(KvcL2Adapter *adapter,
 					    KvcL2TaskId task_id,

@@ -3,10 +3,9 @@
 #define KVCACHE_KEY_CODEC_H
 
 /*
- * The spellings of an object key: LMCache's file names in its stores (facts/lmcache.md 1.3, space 0
- * only), the paths of the mount, which adapters use for the other spaces (design.md 3), and one
- * line of text for any key.
- * Everything here is pure and may be called from any thread.
+ * The spellings of an object key: LMCache's file names in its stores (space 0 only), the paths of
+ * the mount, which adapters use for the other spaces, and one line of text for any key. All of it
+ * is pure, for any thread.
  */
 
 #include "kvcache/decls.h"

@@ -37,6 +37,11 @@ kvc_lock_owner(const char *name, uint64_t id)
 #define KVC_OWNER_USER kvc_lock_owner("user", 0)
 
 typedef struct KvcStorageManagerConfig {
+	/*
+	 * Required. Each object in L1 also costs a file descriptor: at most 95 % of RLIMIT_NOFILE
+	 * (as it is when the cache is opened) are in L1, whatever the size. Many small objects want
+	 * a higher limit.
+	 */
 	uint64_t l1_size_bytes;
 	uint64_t l1_overrun_bytes; /* beyond that, for files that outgrow what was reserved for
 				      them; 0: a tenth, at least 256 MiB */
@@ -73,7 +78,7 @@ uint64_t kvc_l1_overrun_default(uint64_t l1_size_bytes);
 /* Builds everything and starts the threads and the background listing; NULL with ERROR set. */
 KvcStorageManager *kvc_storage_manager_new(const KvcStorageManagerConfig *config, GError **error);
 /*
- * Quiescence (design.md 5, difference 6): answers every request, stores nothing more, releases
+ * Quiescence: answers every request, stores nothing more, releases
  * every lock, closes the adapters, frees everything. All handles and objects must have been given
  * back: what was not is logged with its key, owner and age, and gone. Call
  * kvc_storage_manager_drain() first to keep what is dirty. Blocks. One thread.
@@ -131,9 +136,10 @@ typedef enum {
 
 /*
  * Commits OBJECT under KEY with the size its file has now: trims the reservation, makes it visible,
- * hands it to the StoreController. Takes the caller's reference in every case. 0,
- * KVC_FINISHED_DROPPED (a complete object was there in L1 or L2 and stays), -errno (nothing became
- * visible).
+ * hands it to the StoreController. KEY NULL: the key of the reservation. Takes the caller's
+ * reference in every case. 0, KVC_FINISHED_DROPPED (a complete object was there in L1 or L2 and
+ * stays), -EINVAL (no key at all, or another one than that of the reservation), -errno; nothing
+ * became visible then.
  */
 int kvc_storage_manager_finish_write(KvcStorageManager *sm,
 				     KvcL1Object *object,

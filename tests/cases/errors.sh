@@ -62,6 +62,7 @@ refused 2 '--temp-names: must not be empty' start --temp-names=
 refused 2 '--state-dir: must not be empty' "$KVCACHEFS" --state-dir= "$MNT"
 
 # Mount options.
+refused 2 'mount options: kvcachefs cannot be remounted' start -o remount,ro
 refused 2 'mount options: unknown option "noatim"; did you mean "noatime"?' start -o noatim
 refused 2 'mount options: unknown option "l1size"; did you mean "l1-size"?' start -o rw,l1size=3
 refused 2 'mount options: unknown option "foreground"' start -o foreground

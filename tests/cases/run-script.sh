@@ -27,6 +27,28 @@ expect_rc() {
 expect_rc 0 "$tree/scripts/run" --help
 expect_rc 2 "$tree/scripts/run" --l1-size 256M
 
+# Only a mount is called one.
+"$tree/scripts/run" "$MNT" --version >"$WORK/version" || fail "scripts/run M --version"
+[[ $(<"$WORK/version") == "$("$KVCACHEFS" --version)" ]] || fail "scripts/run M --version prints $(<"$WORK/version")"
+[[ ! -e $MNT ]] || fail "scripts/run M --version made $MNT"
+
+# An L2 of the user's is the only one, whichever way it is named.
+echo "[kvcachefs]" >"$WORK/run.conf"
+echo "l2-adapter.0 = type=mock,max_size_gb=1" >>"$WORK/run.conf"
+for option in "--config $WORK/run.conf" "--config=$WORK/run.conf" "-o l2-adapter=type=mock;max_size_gb=1" \
+	"-o noatime,config=$WORK/run.conf" "--l2-adapter=type=mock,max_size_gb=1"; do
+	read -ra words <<<"$option"
+	"$tree/scripts/run" "$MNT" --l1-size 256M --state-dir "$STATE" "${words[@]}" >"$WORK/output" 2>&1 ||
+		fail "scripts/run M $option: $(<"$WORK/output")"
+	grep -q '^building kvcachefs' "$WORK/output" || fail "scripts/run says nothing while it builds"
+	DAEMON_PID=$(find_daemon) || fail "kvcachefs is not running after $option"
+	echo "$DAEMON_PID" >>"$WORK/daemons"
+	assert_eq mock "$(status l2.0.type)" "l2.0.type with $option"
+	! grep -q "^l2\.1\." "$MNT/.kvcache/status" || fail "a second L2 with $option"
+	umount "$MNT"
+	wait_gone "$DAEMON_PID"
+done
+
 "$tree/scripts/run" "$MNT" --l1-size 256M --state-dir "$STATE" --l2-adapter "type=fs,base_path=$L2" >"$WORK/output" ||
 	fail "scripts/run"
 cat "$WORK/output"

@@ -24,6 +24,9 @@ test_errors_of_construction_are_named(void **state)
 	const char *const bad[] = {MOCK ",latency_ms=x", NULL};
 	KvcStorageManagerConfig config = {.l1_size_bytes = L1_SIZE};
 	(void)state;
+	config.l1_size_bytes = 0;
+	assert_refused(&config, "l1_size_bytes");
+	config.l1_size_bytes = L1_SIZE;
 	config.store_policy = "nosuch-store";
 	assert_refused(&config, "nosuch-store");
 	config.store_policy = NULL;
@@ -60,6 +63,34 @@ test_most_adapters(void **state)
 	assert_int_equal(delete_key(f, 1), 0);
 	drain(f);
 	assert_int_equal(look_up(f, 1, 2), 0);
+}
+
+/* ---- The key of a commit ------------------------------------------------------------------- */
+
+static int
+reserve_and_finish(Fixture *f, KvcObjectKey *reserved, KvcObjectKey *finished, KvcFinishMode mode)
+{
+	KvcL1Object *object;
+	assert_int_equal(kvc_storage_manager_reserve_write(f->sm, reserved, 100, &object), 0);
+	assert_int_equal(kvc_l1_object_set_size(object, 100), 0);
+	return kvc_storage_manager_finish_write(f->sm, object, finished, mode);
+}
+
+static void
+test_a_commit_takes_the_key_of_its_reservation(void **state)
+{
+	Fixture *f = *state;
+	start(f, NULL, NULL);
+	g_autoptr(KvcObjectKey) one = key_of(f, 1);
+	g_autoptr(KvcObjectKey) two = key_of(f, 2);
+	assert_int_equal(reserve_and_finish(f, one, NULL, KVC_FINISH_FIRST_WINS), 0);
+	assert_int_equal(tiers(f, 1), L1);
+	assert_int_equal(reserve_and_finish(f, one, NULL, KVC_FINISH_REPLACE), 0);
+	assert_int_equal(reserve_and_finish(f, NULL, NULL, KVC_FINISH_FIRST_WINS), -EINVAL);
+	assert_int_equal(reserve_and_finish(f, NULL, NULL, KVC_FINISH_REPLACE), -EINVAL);
+	assert_int_equal(reserve_and_finish(f, one, two, KVC_FINISH_REPLACE), -EINVAL);
+	assert_int_equal(tiers(f, 2), 0);
+	assert_status(f, "l1_objects", "1");
 }
 
 /* ---- Without L2 ---------------------------------------------------------------------------- */
@@ -359,6 +390,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_errors_of_construction_are_named),
 		TEST(test_most_adapters),
+		TEST(test_a_commit_takes_the_key_of_its_reservation),
 		TEST(test_without_l2),
 		TEST(test_eviction_without_a_copy_loses_the_key_once),
 		TEST(test_difference_3_unfinished_is_not_there),
