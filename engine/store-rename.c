@@ -198,8 +198,8 @@ inherit_attributes(const KvcStoreController *c, KvcStoreRename *m)
 		m->to_before->attributes_todo = 0;
 	if (!m->from_before)
 		return;
-	m->to->attributes_todo |= c->active & (m->from_before->attributes_todo |
-					       m->from_before->attributes_busy);
+	m->to->attributes_todo |=
+		c->active & (m->from_before->attributes_todo | m->from_before->attributes_busy);
 	m->to->attributes_order = m->from_before->attributes_order;
 	m->from_before->attributes_todo = 0;
 }

@@ -461,8 +461,8 @@ int kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key);
 /*
  * Calls DONE(user, 0) once KEY is stored in L2 or needs no store, DONE(user, -EIO) when every
  * target failed, -ENOENT when it is not known. Possibly before this returns. "Store first"; what
- * was given up before is tried again, and what no adapter has though there is one is stored. DONE may run in the StoreController's thread and must not
- * block.
+ * was given up before is tried again, and what no adapter has though there is one is stored. DONE
+ * may run in the StoreController's thread and must not block.
  */
 void kvc_storage_manager_flush(KvcStorageManager *sm,
 			       KvcObjectKey *key,
@@ -500,8 +500,8 @@ bool kvc_storage_manager_has_shared_l2(KvcStorageManager *sm);
 /*
  * Opens one more adapter (as in KvcStorageManagerConfig.l2_adapters), which gets new stores,
  * deletions, lookups and plans from now on and is listed in the background. What is in memory
- * already is not stored in it, but what no adapter has is when it is flushed. Returns its index, or -1 with ERROR set. Blocks for a moment; any
- * thread that may block.
+ * already is not stored in it, but what no adapter has is when it is flushed. Returns its index, or
+ * -1 with ERROR set. Blocks for a moment; any thread that may block.
  */
 int
 kvc_storage_manager_add_adapter(KvcStorageManager *sm, const char *specification, GError **error);
@@ -509,8 +509,9 @@ kvc_storage_manager_add_adapter(KvcStorageManager *sm, const char *specification
  * Removes the adapter with INDEX: at once it gets nothing new; the tasks that it has end, the locks
  * that requests hold on it are returned, and it is closed. Objects that were to be stored in it
  * only, and objects in L1 that only it had, are stored in another one that the policy chooses, if
- * there is one; without one these are clean. Keys that only it had are lost (key_lost). Deletions and renames that fail there are left: the deletion log does the
- * deletions when the store is added again. Its index is then free for another one.
+ * there is one; without one these are clean. Keys that only it had are lost (key_lost). Deletions
+ * and renames that fail there are left: the deletion log does the deletions when the store is added
+ * again. Its index is then free for another one.
  *
  * 0; -ENOENT: there is none; -ETIMEDOUT: it is still draining (status says so) and gets nothing
  * new, call this again to wait on. TIMEOUT_NS 0 does not wait. Blocks; any thread that may block.
