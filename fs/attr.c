@@ -108,6 +108,8 @@ set_in_inode_locked(KvcfsInode *inode, const KvcObjectAttributes *attributes, un
 		inode->mtime_ns = attributes->mtime_ns;
 		inode->written_ns = look_when_written_locked(inode);
 	}
+	if (inode->kind == KVCFS_KEYS && (which & KVC_ATTRIBUTE_MTIME))
+		kvcfs_chain_set_time_locked(inode->parent, inode->mtime_ns);
 }
 
 /* A prefix directory's go with its chain: the whole of them, the engine's default is a file's. */
@@ -170,6 +172,8 @@ kvcfs_attr_give(KvcfsInode *inode, KvcL1Object *object)
 	if (inode->kind == KVCFS_OBJECT && has_stat) {
 		attributes.mtime_ns = kvcfs_attr_given_mtime_locked(inode, &backing);
 		attributes.atime_ns = inode->atime_ns;
+	} else if (inode->kind == KVCFS_PREFIX) {
+		attributes.mtime_ns = inode->mtime_ns;
 	}
 	kvc_l1_object_set_attributes(object, &attributes);
 	pthread_mutex_unlock(&inode->fs->names);

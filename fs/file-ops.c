@@ -75,7 +75,7 @@ truncate_object(fuse_req_t req, KvcfsInode *inode, uint64_t bytes)
 }
 
 static int
-set_size(fuse_req_t req, KvcfsInode *inode, off_t bytes)
+set_size(fuse_req_t req, KvcfsInode *inode, off_t bytes, const struct fuse_file_info *fi)
 {
 	switch (inode->kind) {
 	case KVCFS_OBJECT:
@@ -84,7 +84,11 @@ set_size(fuse_req_t req, KvcfsInode *inode, off_t bytes)
 	case KVCFS_KEYS:
 		if (bytes != 0)
 			return -EINVAL;
-		kvcfs_prefix_clear(inode->parent, false);
+		if (fi && kvcfs_handle_of(fi)->kind == KVCFS_HANDLE_KEYS_WRITE)
+			kvcfs_keys_begin_replacement(kvcfs_handle_of(fi));
+		else
+			kvcfs_prefix_clear(inode->parent, false);
+		kvcfs_dir_forget_attr(inode->parent);
 		return 0;
 	case KVCFS_CONTROL:
 		return 0; /* what "echo > evict" does first */
@@ -136,7 +140,7 @@ kvcfs_op_setattr(
 		truncate_private(req, inode, attr, to_set);
 		return;
 	}
-	int rc = to_set & FUSE_SET_ATTR_SIZE ? set_size(req, inode, attr->st_size) : 0;
+	int rc = to_set & FUSE_SET_ATTR_SIZE ? set_size(req, inode, attr->st_size, fi) : 0;
 	if (rc < 0) {
 		fuse_reply_err(req, -rc);
 		return;
@@ -449,7 +453,7 @@ open_loaded_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 	bool is_write = (fi->flags & O_ACCMODE) != O_RDONLY;
 	KvcfsHandle *handle =
 		kvcfs_handle_new(is_write ? KVCFS_HANDLE_KEYS_WRITE : KVCFS_HANDLE_TEXT, keys);
-	/* A chain is not given up for a line that is none: see write_keys_locked(). */
+	/* In effect at the close: see flush_keys(). */
 	handle->is_replacing = is_write && (fi->flags & O_TRUNC);
 	if (!is_write && (fi->flags & O_TRUNC))
 		kvcfs_prefix_clear(prefix, false);

@@ -316,6 +316,17 @@ void kvcfs_attr_remember_prefix_locked(KvcfsInode *prefix, const KvcObjectInfo *
 /* INODE (committed) was opened for reading. */
 void kvcfs_attr_note_open_locked(KvcfsInode *inode);
 
+/* ---- dir-times.c ----------------------------------------------------------------------------- */
+
+/* An entry of DIR was made or removed: now. */
+void kvcfs_dir_changed_locked(KvcfsInode *dir);
+void kvcfs_dir_changed(KvcfsInode *dir);
+/* The kernel asks for DIR's attributes when it needs them next. Without locks. */
+void kvcfs_dir_forget_attr(KvcfsInode *dir);
+/* The file of ST is there, or will be at once: changes its directories. ST stays meanwhile. Without
+ * locks. */
+void kvcfs_dir_gets_entry(Kvcfs *fs, const KvcfsStaging *st);
+
 /* ---- tree.c: directories above the objects -------------------------------------------------- */
 
 /* The child directory of a DIR (transfer full), or NULL. Looks at what the engine knows by now. */
@@ -594,10 +605,11 @@ typedef struct KvcfsHandle {
 	int fd;		     /* READ and WRITE of a staging inode: its file (owned); else -1 */
 	bool is_counted;     /* in the inode's n_opens */
 	bool has_loaded;     /* READ: its open waited for the load, and reads can be seen */
-	GString *text;	     /* TEXT: what is read; KEYS_WRITE: the line that is not complete yet */
+	/* TEXT: what is read; KEYS_WRITE: the line that is not complete yet, or the replacement. */
+	GString *text;
 	uint64_t write_offset; /* KEYS_WRITE: where the next write must be, unless O_APPEND */
-	bool is_replacing; /* KEYS_WRITE: O_TRUNC, in effect with the first good write or close */
-	bool has_failed;   /* KEYS_WRITE: a write was refused */
+	bool is_replacing;     /* KEYS_WRITE: by O_TRUNC or ftruncate, in effect with the close */
+	bool has_failed;       /* KEYS_WRITE: a write was refused, or a writer killed */
 	/* DIR of a DIR: its children. */
 	GPtrArray *children;
 	/* PREFIX_DIR: the chain when it was opened, how much of it exists, and who holds it. */
@@ -615,6 +627,9 @@ void kvcfs_handle_take_object(KvcfsHandle *handle, KvcL1Object *object);
 void kvcfs_handle_release(KvcfsHandle *handle);
 /* At the end of the session: releases every handle whose RELEASE did not come. */
 void kvcfs_handles_release_all(Kvcfs *fs);
+/* ftruncate(0) on HANDLE, a KEYS_WRITE: what is written from here on replaces the chain at its
+ * close. Without names. */
+void kvcfs_keys_begin_replacement(KvcfsHandle *handle);
 static inline KvcfsHandle *
 kvcfs_handle_of(const struct fuse_file_info *fi)
 {
@@ -683,6 +698,8 @@ kvcfs_fetch_take_object(const KvcfsFetch *fetch, KvcfsWake why)
 KvcfsChain *kvcfs_chain_new(void);
 void kvcfs_chain_free(KvcfsChain *chain);
 void kvcfs_chain_forget_keys_inode_locked(KvcfsInode *prefix, KvcfsInode *keys);
+/* The mtime of its .keys, in ns since the epoch. */
+void kvcfs_chain_set_time_locked(KvcfsInode *prefix, int64_t mtime_ns);
 /* The PREFIX inode NAME of RANK (transfer full), or NULL when the index has no such chain. */
 KvcfsInode *kvcfs_prefix_lookup(KvcfsInode *rank, const char *name);
 int kvcfs_prefix_mkdir(KvcfsInode *rank, const char *name, mode_t mode, KvcfsInode **out);
@@ -730,9 +747,12 @@ bool kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size
 #define KVCFS_CHAIN_MAX_BYTES (64u << 20)
 /* Replaces the chain by LINES as a whole, in one step: 0 or -EINVAL. */
 int kvcfs_prefix_replace(KvcfsInode *prefix, const char *text, size_t len);
-/* It has changed and stays in memory until saved. true: the timer has to be armed, without the
- * lock. */
+/* The same for lines that have been checked. true: the save timer has to be armed. */
+bool kvcfs_prefix_replace_locked(KvcfsInode *prefix, const char *text, size_t len);
+/* It stays in memory until saved. true: the timer has to be armed, without the lock. */
 bool kvcfs_prefix_mark_dirty_locked(KvcfsInode *prefix);
+/* The same, for who has changed it: the times of PREFIX and its .keys are now. */
+bool kvcfs_prefix_changed_locked(KvcfsInode *prefix);
 void kvcfs_prefix_arm_save_timer(Kvcfs *fs);
 /*
  * Writes the chain to L1 (and so to L2) if it changed: 0 or -errno; -EAGAIN: it changed and what it

@@ -59,6 +59,18 @@ file_of(const KvcfsHandle *handle)
 	return handle->fd;
 }
 
+/* What a writer of .keys reads (transfer full). */
+static GString *
+keys_text(KvcfsHandle *handle)
+{
+	GString *text = NULL;
+	pthread_mutex_lock(&handle->inode->fs->names);
+	if (handle->is_replacing)
+		text = g_string_new_len(handle->text->str, (gssize)handle->text->len);
+	pthread_mutex_unlock(&handle->inode->fs->names);
+	return text ? text : kvcfs_prefix_text(handle->inode->parent);
+}
+
 void
 kvcfs_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
@@ -68,7 +80,7 @@ kvcfs_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fus
 		return;
 	}
 	if (handle->kind == KVCFS_HANDLE_KEYS_WRITE) {
-		GString *text = kvcfs_prefix_text(handle->inode->parent);
+		GString *text = keys_text(handle);
 		reply_text(req, text, size, off);
 		g_string_free(text, TRUE);
 		return;
@@ -114,21 +126,10 @@ write_staging(KvcfsHandle *handle, const char *data, size_t size, off_t off)
 	return n;
 }
 
-/* The O_TRUNC of the open comes into effect; true: the save timer has to be armed. */
-static bool
-replace_keys_locked(KvcfsHandle *handle)
-{
-	KvcfsInode *prefix = handle->inode->parent;
-	if (!handle->is_replacing)
-		return false;
-	handle->is_replacing = false;
-	kvcfs_prefix_clear_locked(prefix, false);
-	return kvcfs_prefix_mark_dirty_locked(prefix);
-}
-
 /*
- * Lines are taken as they become complete; a line that cannot become a hash fails its write.
- * Writers that share the descriptor are kept apart by names.
+ * A line that cannot become a hash fails its write. What is appended is taken as lines become
+ * complete, a replacement when the writer closes. Writers that share the descriptor are kept apart
+ * by names.
  */
 static ssize_t
 write_keys_locked(KvcfsHandle *handle,
@@ -138,25 +139,41 @@ write_keys_locked(KvcfsHandle *handle,
 		  bool is_append,
 		  bool *must_arm)
 {
-	KvcfsInode *prefix = handle->inode->parent;
+	GString *text = handle->text;
 	if (!is_append && (uint64_t)off != handle->write_offset)
 		return -EINVAL;
-	g_autoptr(GString) text = g_string_new_len(handle->text->str, (gssize)handle->text->len);
+	if (text->len + size > KVCFS_CHAIN_MAX_BYTES) {
+		handle->has_failed = true;
+		return -EFBIG;
+	}
+	size_t old_len = text->len;
+	const char *line = memrchr(text->str, '\n', text->len);
+	size_t checked = line ? (size_t)(line - text->str) + 1 : 0;
 	g_string_append_len(text, data, (gssize)size);
 	const char *newline = memrchr(text->str, '\n', text->len);
 	size_t complete = newline ? (size_t)(newline - text->str) + 1 : 0;
-	if (!kvcfs_chain_are_lines(text->str, complete) ||
+	if (!kvcfs_chain_are_lines(text->str + checked, complete - checked) ||
 	    text->len - complete > 2 * KVC_CHUNK_HASH_MAX_BYTES) {
+		g_string_truncate(text, old_len);
 		handle->has_failed = true;
 		return -EINVAL;
 	}
-	if (complete > 0)
-		*must_arm |= replace_keys_locked(handle);
-	*must_arm |= kvcfs_prefix_append_lines_locked(prefix, text->str, complete);
-	g_string_assign(handle->text, "");
-	g_string_append_len(handle->text, text->str + complete, (gssize)(text->len - complete));
+	if (!handle->is_replacing && complete > 0) {
+		*must_arm = kvcfs_prefix_append_lines_locked(handle->inode->parent, text->str,
+							     complete);
+		g_string_erase(text, 0, (gssize)complete);
+	}
 	handle->write_offset += size;
 	return (ssize_t)size;
+}
+
+/* The chain may have changed: entries have come or gone. */
+static void
+keys_written(KvcfsInode *keys, bool must_arm)
+{
+	if (must_arm)
+		kvcfs_prefix_arm_save_timer(keys->fs);
+	kvcfs_dir_forget_attr(keys->parent);
 }
 
 static ssize_t
@@ -167,9 +184,19 @@ write_keys(KvcfsHandle *handle, const char *data, size_t size, off_t off, bool i
 	pthread_mutex_lock(&fs->names);
 	ssize_t n = write_keys_locked(handle, data, size, off, is_append, &must_arm);
 	pthread_mutex_unlock(&fs->names);
-	if (must_arm)
-		kvcfs_prefix_arm_save_timer(fs);
+	keys_written(handle->inode, must_arm);
 	return n;
+}
+
+void
+kvcfs_keys_begin_replacement(KvcfsHandle *handle)
+{
+	pthread_mutex_lock(&handle->inode->fs->names);
+	g_string_truncate(handle->text, 0);
+	handle->write_offset = 0;
+	handle->is_replacing = true;
+	handle->has_failed = false;
+	pthread_mutex_unlock(&handle->inode->fs->names);
 }
 
 void
@@ -234,28 +261,35 @@ kvcfs_op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fus
 
 /* ---- FLUSH, RELEASE, FSYNC ------------------------------------------------------------------ */
 
-/* The last line of .keys may lack its newline. */
+/*
+ * The last line of .keys may lack its newline. A replacement comes into effect here, as a whole; a
+ * writer that failed, or was killed in the middle, leaves the chain as it is.
+ */
 static int
-flush_keys(KvcfsHandle *handle)
+flush_keys(KvcfsHandle *handle, pid_t tid)
 {
 	Kvcfs *fs = handle->inode->fs;
+	KvcfsInode *prefix = handle->inode->parent;
+	KvcfsWriterExit how = kvcfs_writer_exit_look(tid);
 	bool must_arm = false;
 	int rc = 0;
 	pthread_mutex_lock(&fs->names);
 	GString *text = handle->text;
-	if (text->len > 0 && !kvcfs_chain_are_lines(text->str, text->len)) {
+	bool is_whole = how != KVCFS_WRITER_KILLED && how != KVCFS_WRITER_CUT_OFF;
+	if (is_whole && !kvcfs_chain_are_lines(text->str, text->len))
 		rc = -EINVAL;
+	if (rc < 0 || !is_whole)
 		handle->has_failed = true;
-	}
+	if (rc == 0 && is_whole && !handle->is_replacing)
+		must_arm = kvcfs_prefix_append_lines_locked(prefix, text->str, text->len);
+	else if (handle->is_replacing && !handle->has_failed)
+		must_arm = kvcfs_prefix_replace_locked(prefix, text->str, text->len);
+	/* What is written behind a close, by who shares the descriptor, is appended. */
 	if (!handle->has_failed)
-		must_arm = replace_keys_locked(handle);
-	if (text->len > 0 && rc == 0)
-		must_arm |= kvcfs_prefix_append_lines_locked(handle->inode->parent, text->str,
-							     text->len);
+		handle->is_replacing = false;
 	g_string_truncate(text, 0);
 	pthread_mutex_unlock(&fs->names);
-	if (must_arm)
-		kvcfs_prefix_arm_save_timer(fs);
+	keys_written(handle->inode, must_arm);
 	return rc;
 }
 
@@ -297,7 +331,7 @@ kvcfs_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	Kvcfs *fs = handle->inode->fs;
 	int rc = 0;
 	if (handle->kind == KVCFS_HANDLE_KEYS_WRITE)
-		rc = flush_keys(handle);
+		rc = flush_keys(handle, fuse_req_ctx(req)->pid);
 	else if (handle->kind == KVCFS_HANDLE_WRITE)
 		rc = kvcfs_staging_flush(handle->inode, fuse_req_ctx(req)->pid);
 	if (rc < 0 || handle->kind != KVCFS_HANDLE_WRITE ||

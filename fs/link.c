@@ -34,7 +34,7 @@ kvcfs_prefix_link(KvcfsInode *prefix, KvcObjectKey *key)
 		rc = -ENOENT;
 	} else if (!kvcfs_prefix_has_locked(prefix, key)) {
 		kvcfs_chain_append_locked(prefix, key, true);
-		must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
+		must_arm = kvcfs_prefix_changed_locked(prefix);
 		rc = 0;
 	}
 	pthread_mutex_unlock(&fs->names);

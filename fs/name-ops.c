@@ -292,6 +292,7 @@ create_keys_file(fuse_req_t req, KvcfsInode *prefix, struct fuse_file_info *fi)
 	kvcfs_prefix_clear(prefix, false);
 	kvcfs_inode_get_attr(keys, &entry.attr);
 	handle->text = g_string_new(NULL);
+	handle->is_replacing = true;
 	fi->fh = (uintptr_t)handle;
 	fi->direct_io = 1;
 	if (kvcfs_reply_create(req, &entry, fi, 0) != 0) {
@@ -382,6 +383,8 @@ kvcfs_op_create(
 		return;
 	if (rc == 0)
 		rc = kvcfs_staging_create(dir, name, fuse_req_ctx(req), mode, fi->flags, &inode);
+	if (rc == 0 && kvcfs_name_classify(dir->scope, name) == KVCFS_NAME_TEMPORARY)
+		kvcfs_dir_changed(dir);
 	if (rc < 0)
 		fuse_reply_err(req, -rc);
 	else
@@ -413,6 +416,7 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	pthread_mutex_lock(&dir->fs->names);
 	inode->uid = ctx->uid;
 	inode->gid = ctx->gid;
+	kvcfs_dir_changed_locked(dir);
 	if (inode->kind == KVCFS_PREFIX)
 		kvcfs_prefix_set_maker_locked(inode, ctx->pid);
 	if (dir->kind == KVCFS_DIR)
@@ -478,6 +482,8 @@ kvcfs_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 		rc = kvcfs_prefix_unlink(dir, name);
 	else
 		rc = unlink_object(dir, name, fuse_req_ctx(req)->pid);
+	if (rc == 0)
+		kvcfs_dir_changed(dir);
 	fuse_reply_err(req, -rc);
 }
 
@@ -492,5 +498,7 @@ kvcfs_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 		rc = kvcfs_tree_rmdir(dir, name);
 	else if (dir->kind == KVCFS_RANK)
 		rc = kvcfs_prefix_rmdir(dir, name);
+	if (rc == 0)
+		kvcfs_dir_changed(dir);
 	fuse_reply_err(req, -rc);
 }

@@ -40,6 +40,17 @@ kvcfs_chain_forget_keys_inode_locked(KvcfsInode *prefix, KvcfsInode *keys)
 		prefix->chain->keys_inode = NULL;
 }
 
+void
+kvcfs_chain_set_time_locked(KvcfsInode *prefix, int64_t mtime_ns)
+{
+	KvcfsInode *keys = prefix->chain->keys_inode;
+	prefix->chain->mtime_ns = mtime_ns;
+	if (!keys)
+		return;
+	keys->mtime_ns = mtime_ns;
+	keys->ctime_ns = kvcfs_wall_ns();
+}
+
 GString *
 kvcfs_chain_text(const KvcfsChain *chain)
 {

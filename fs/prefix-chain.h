@@ -22,6 +22,7 @@ struct KvcfsChain {
 	pid_t maker; /* the thread that does not see .keys yet, see prefix-dir.c; 0: none */
 	GPtrArray *load_waiters; /* of KvcfsPending, or NULL */
 	KvcfsInode *keys_inode;	 /* not owned */
+	int64_t mtime_ns;	 /* of .keys */
 	guint readahead_at;	 /* in refs: where the last open was found; any number */
 };
 

@@ -36,7 +36,7 @@ prefix_inode_locked(KvcfsInode *rank, const char *name, KvcObjectKey *key)
 	prefix->chain = kvcfs_chain_new();
 	prefix->uid = rank->uid;
 	prefix->gid = rank->gid;
-	prefix->mtime_ns = kvcfs_wall_ns();
+	prefix->mtime_ns = prefix->chain->mtime_ns = kvcfs_wall_ns();
 	g_hash_table_insert(fs->prefixes, prefix->key, prefix);
 	return prefix;
 }
@@ -55,8 +55,10 @@ kvcfs_prefix_lookup(KvcfsInode *rank, const char *name)
 	KvcfsInode *old = g_hash_table_lookup(fs->prefixes, key);
 	if (is_known || (old && old->chain->is_dirty && !old->is_unlinked))
 		prefix = prefix_inode_locked(rank, name, key);
-	if (prefix && is_known && !old)
+	if (prefix && is_known && !old) {
 		kvcfs_attr_remember_prefix_locked(prefix, &info);
+		prefix->chain->mtime_ns = prefix->mtime_ns;
+	}
 	pthread_mutex_unlock(&fs->names);
 	if (prefix)
 		kvcfs_prefix_is_loaded(prefix);
@@ -80,7 +82,7 @@ kvcfs_prefix_mkdir(KvcfsInode *rank, const char *name, mode_t mode, KvcfsInode *
 	KvcfsInode *prefix = prefix_inode_locked(rank, name, key);
 	prefix->mode = S_IFDIR | (mode & 07777);
 	prefix->chain->is_loaded = true;
-	bool must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
+	bool must_arm = kvcfs_prefix_changed_locked(prefix);
 	pthread_mutex_unlock(&fs->names);
 	if (must_arm)
 		kvcfs_prefix_arm_save_timer(fs);
@@ -214,7 +216,7 @@ settle_locked(KvcfsInode *prefix, KvcfsRef *ref, bool committed)
 		ref->n_writers--;
 	if (committed && !ref->is_committed) {
 		ref->is_committed = true;
-		must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
+		must_arm = kvcfs_prefix_changed_locked(prefix);
 	}
 	if (!ref->is_committed && ref->n_writers == 0)
 		kvcfs_chain_remove_locked(prefix, ref);
@@ -260,7 +262,7 @@ kvcfs_prefix_unlink(KvcfsInode *prefix, const char *name)
 		ref->is_committed = false;
 		if (ref->n_writers == 0)
 			kvcfs_chain_remove_locked(prefix, ref);
-		must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
+		must_arm = kvcfs_prefix_changed_locked(prefix);
 		cancel_loads_locked(prefix);
 	}
 	pthread_mutex_unlock(&fs->names);
@@ -379,7 +381,7 @@ kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file)
 	Kvcfs *fs = prefix->fs;
 	pthread_mutex_lock(&fs->names);
 	kvcfs_prefix_clear_locked(prefix, remove_keys_file);
-	bool must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
+	bool must_arm = kvcfs_prefix_changed_locked(prefix);
 	pthread_mutex_unlock(&fs->names);
 	if (must_arm)
 		kvcfs_prefix_arm_save_timer(fs);
@@ -393,7 +395,15 @@ kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t le
 	kvcfs_chain_append_lines_locked(prefix, text, len);
 	prefix->chain->is_keys_file_removed = false;
 	prefix->chain->maker = 0;
-	return kvcfs_prefix_mark_dirty_locked(prefix);
+	return kvcfs_prefix_changed_locked(prefix);
+}
+
+bool
+kvcfs_prefix_replace_locked(KvcfsInode *prefix, const char *text, size_t len)
+{
+	kvcfs_prefix_clear_locked(prefix, false);
+	kvcfs_chain_append_lines_locked(prefix, text, len);
+	return kvcfs_prefix_changed_locked(prefix);
 }
 
 int
@@ -403,9 +413,7 @@ kvcfs_prefix_replace(KvcfsInode *prefix, const char *text, size_t len)
 	if (!kvcfs_chain_are_lines(text, len))
 		return -EINVAL;
 	pthread_mutex_lock(&fs->names);
-	kvcfs_prefix_clear_locked(prefix, false);
-	kvcfs_chain_append_lines_locked(prefix, text, len);
-	bool must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
+	bool must_arm = kvcfs_prefix_replace_locked(prefix, text, len);
 	pthread_mutex_unlock(&fs->names);
 	if (must_arm)
 		kvcfs_prefix_arm_save_timer(fs);
@@ -425,7 +433,7 @@ kvcfs_prefix_keys_inode(KvcfsInode *prefix)
 					      prefix->scope);
 	/* cp copies in the order of these numbers: .keys, which would make entries exist, last. */
 	keys->ino = prefix->ino | UINT64_C(0xffffff) << 40;
-	keys->mtime_ns = prefix->mtime_ns;
+	keys->mtime_ns = prefix->chain->mtime_ns;
 	keys->uid = prefix->uid;
 	keys->gid = prefix->gid;
 	prefix->chain->keys_inode = keys;

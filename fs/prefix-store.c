@@ -40,6 +40,14 @@ kvcfs_prefix_mark_dirty_locked(KvcfsInode *prefix)
 	return must_arm;
 }
 
+bool
+kvcfs_prefix_changed_locked(KvcfsInode *prefix)
+{
+	kvcfs_dir_changed_locked(prefix);
+	kvcfs_chain_set_time_locked(prefix, prefix->mtime_ns);
+	return kvcfs_prefix_mark_dirty_locked(prefix);
+}
+
 void
 kvcfs_prefix_arm_save_timer(Kvcfs *fs)
 {

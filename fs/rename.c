@@ -311,12 +311,12 @@ rename_object(KvcfsInode *dir,
 }
 
 static int
-rename_entry(KvcfsInode *dir,
-	     const char *name,
-	     KvcfsInode *new_dir,
-	     const char *new_name,
-	     unsigned flags,
-	     pid_t tid)
+move_entry(KvcfsInode *dir,
+	   const char *name,
+	   KvcfsInode *new_dir,
+	   const char *new_name,
+	   unsigned flags,
+	   pid_t tid)
 {
 	if (kvcfs_temp_exists(dir, name))
 		return kvcfs_temp_rename(dir, name, new_dir, new_name, flags, tid);
@@ -327,6 +327,22 @@ rename_entry(KvcfsInode *dir,
 	if (dir->kind == KVCFS_RANK && !kvcfs_name_is_hash(name))
 		return dir == new_dir ? kvcfs_prefix_rename(dir, name, new_name, flags) : -EXDEV;
 	return rename_object(dir, name, new_dir, new_name, flags, tid);
+}
+
+static int
+rename_entry(KvcfsInode *dir,
+	     const char *name,
+	     KvcfsInode *new_dir,
+	     const char *new_name,
+	     unsigned flags,
+	     pid_t tid)
+{
+	int rc = move_entry(dir, name, new_dir, new_name, flags, tid);
+	if (rc == 0) {
+		kvcfs_dir_changed(dir);
+		kvcfs_dir_changed(new_dir);
+	}
+	return rc;
 }
 
 /*

@@ -396,6 +396,7 @@ kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 	Kvcfs *fs = inode->fs;
 	KvcfsWriterExit how = kvcfs_writer_exit_look(tid);
 	uint64_t file_limit = kvcfs_writer_file_limit(tid), bytes = 0;
+	bool is_closing = false;
 	int rc = 0;
 	if (how == KVCFS_WRITER_UNKNOWN)
 		kvcfs_count(fs, writers_unknown);
@@ -408,8 +409,12 @@ kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 		bytes = kvc_l1_object_get_bytes(st->object);
 		st->flushed_ns = kvcfs_now_ns();
 		begin_closing_locked(inode);
+		is_closing = st->is_closing;
 	}
 	pthread_mutex_unlock(&fs->names);
+	/* Who looks after the close() sees a change, and a listing then waits for the commit. */
+	if (is_closing)
+		kvcfs_dir_gets_entry(fs, st);
 	if (rc == -EFBIG)
 		kvcfs_write_proof_check_size(fs, bytes);
 	return rc;
@@ -591,6 +596,9 @@ kvcfs_staging_commit(KvcfsInode *inode)
 	if (st->is_closing)
 		kvcfs_closing_end_locked(fs, st->target);
 	pthread_mutex_unlock(&fs->names);
+	/* Later than a listing waits: to it, a change of its own. */
+	if (is_object && is_known && kvcfs_now_ns() - st->flushed_ns > KVCFS_COMMIT_WAIT_NS)
+		kvcfs_dir_gets_entry(fs, st);
 	kvcfs_commit_wake(fs, st->target);
 	free_staging(fs, st);
 	return rc < 0 ? rc : 0;

@@ -93,6 +93,8 @@ rename_to_keys(KvcfsInode *dir, const char *name, KvcfsInode *prefix)
 	Kvcfs *fs = dir->fs;
 	g_autofree char *text = NULL;
 	ssize_t n = -ENOENT;
+	int64_t mtime_ns = 0; /* that was set: rsync and cp -p set it before the rename */
+	struct stat backing;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
 	int damage = inode ? kvcfs_write_proof_damage(fs, inode->staging, NULL) : 0;
@@ -103,6 +105,8 @@ rename_to_keys(KvcfsInode *dir, const char *name, KvcfsInode *prefix)
 		n = -EFBIG;
 	} else if (inode) {
 		uint64_t bytes = kvc_l1_object_get_bytes(inode->staging->object);
+		if (fstat(kvc_l1_object_get_fd(inode->staging->object), &backing) == 0)
+			mtime_ns = kvcfs_attr_given_mtime_locked(inode, &backing);
 		text = g_malloc(bytes + 1);
 		n = pread(kvc_l1_object_get_fd(inode->staging->object), text, bytes, 0);
 		n = n < 0 ? -errno : n;
@@ -111,6 +115,11 @@ rename_to_keys(KvcfsInode *dir, const char *name, KvcfsInode *prefix)
 	if (n < 0)
 		return (int)n;
 	int rc = kvcfs_prefix_replace(prefix, text, (size_t)n);
+	if (rc == 0 && mtime_ns) {
+		pthread_mutex_lock(&fs->names);
+		kvcfs_chain_set_time_locked(prefix, mtime_ns);
+		pthread_mutex_unlock(&fs->names);
+	}
 	return rc < 0 ? rc : kvcfs_temp_unlink(dir, name);
 }
 

@@ -34,6 +34,61 @@ kill_fs
 start_fs
 assert_eq "$before" "$(tree)" "directories after a kill"
 
+# A directory changes when an entry comes or goes, and not when a file in it is written. Who made the change sees it
+# at once, whatever was asked before.
+# changes DIR COMMAND...: COMMAND moves mtime and ctime of DIR.
+changes() {
+	local dir=$1 old new
+	shift
+	old=$(stat -c '%y %z' "$dir")
+	"$@"
+	new=$(stat -c '%y %z' "$dir")
+	[[ ${new% * * *} > ${old% * * *} && ${new#* * * } > ${old#* * * } ]] || fail "$dir: from $old to $new by $*"
+}
+new_file() { echo "$RANDOM" >"$1"; }
+rank=$MNT/org/model/@01000100
+changes "$MNT/org" mkdir "$MNT/org/times"
+times=$MNT/org/times
+changes "$times" new_file "$times/new"
+changes "$times" new_file "$times/.new.tmp"
+changes "$times" mv "$times/.new.tmp" "$times/committed"
+changes "$times" rm "$times/new"
+changes "$times" mkdir "$times/below"
+changes "$times" mv "$times/committed" "$times/below/committed"
+changes "$times/below" mv "$times/below/committed" "$times/committed"
+changes "$times" mv "$times/below" "$times/other"
+changes "$times" rmdir "$times/other"
+changes "$rank" new_file "$rank/$(chunk_hash times)"
+changes "$prefix" ln "$rank/$(chunk_hash times)" "$prefix/"
+changes "$prefix" rm "$prefix/$(chunk_hash times)"
+changes "$prefix" new_file "$prefix/$(chunk_hash times2)"
+changes "$rank" rm "$rank/$(chunk_hash times)"
+changes "$rank" mkdir "$rank/times"
+changes "$rank" rmdir "$rank/times"
+chunk_hash times >"$WORK/line"
+changes "$prefix" cp "$WORK/line" "$prefix/.keys"
+rm "$rank/$(chunk_hash times2)" "$prefix/.keys"
+: >"$prefix/.keys"
+# The kernel has just been told of the directory when the writer closes.
+python3 - "$times" <<-'EOF' || fail "a close does not change the directory"
+	import os, sys
+	for i in range(20):
+	    with open(f"{sys.argv[1]}/file{i}", "w") as file:
+	        file.write("x")
+	        before = os.stat(sys.argv[1]).st_mtime_ns
+	    after = os.stat(sys.argv[1]).st_mtime_ns
+	    assert after > before, (i, before, after)
+EOF
+old=$(stat -c %y "$times")
+new_file "$times/committed"
+touch -d "2001-02-03 04:05:06" "$times/committed"
+assert_eq "$old" "$(stat -c %y "$times")" "mtime of a directory after a file in it was written"
+touch -d "2001-02-03 04:05:06" "$times"
+expect_output 981173106 stat -c %Y "$times"
+rm -r "$times"
+touch -d "2001-02-03 04:05:06" "$prefix"
+expect_output 981173106 stat -c %Y "$prefix"
+
 # What was done last before a kill counts.
 mkdir "$MNT/last"
 kill_fs

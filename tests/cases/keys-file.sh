@@ -70,6 +70,77 @@ assert_same "$WORK/both" "$prefix/.keys"
 assert_eq ok "$(status health)" health
 rm "$prefix/.bad.tmp" "$prefix/.huge.tmp" "$prefix/.zeros.tmp"
 
+# A replacement takes effect as a whole, when its writer closes it; not when he failed or was killed. Who empties it by
+# hand, as editors do, replaces it.
+expect_errno write:EINVAL write "$prefix/.keys" $'NOTHEX\n'
+assert_same "$WORK/both" "$prefix/.keys"
+python3 - "$prefix/.keys" "$WORK/both" "$WORK/short" <<-'EOF' || fail "a replacement of .keys"
+	import errno, os, signal, sys
+	keys, both, short = sys.argv[1], open(sys.argv[2], "rb").read(), open(sys.argv[3], "rb").read()
+
+
+	def read():
+	    with open(keys, "rb") as file:
+	        return file.read()
+
+
+	def open_by_o_trunc():
+	    return os.open(keys, os.O_WRONLY | os.O_TRUNC)
+
+
+	def open_by_ftruncate():
+	    fd = os.open(keys, os.O_WRONLY)
+	    os.ftruncate(fd, 0)
+	    return fd
+
+
+	for begin in open_by_o_trunc, open_by_ftruncate:
+	    # Refused in the middle.
+	    fd = begin()
+	    os.write(fd, short[:65])
+	    try:
+	        os.write(fd, b"NOTHEX\n")
+	        sys.exit("a bad line is taken")
+	    except OSError as error:
+	        assert error.errno == errno.EINVAL, error
+	    os.close(fd)
+	    assert read() == both, begin
+	    # Killed in the middle.
+	    child = os.fork()
+	    if child == 0:
+	        fd = begin()
+	        os.write(fd, short[:65])
+	        os.kill(os.getpid(), signal.SIGKILL)
+	    os.waitpid(child, 0)
+	    assert read() == both, begin
+	    # As a whole.
+	    fd = begin()
+	    for at in range(0, len(short), 100):
+	        os.write(fd, short[at:at + 100])
+	        assert read() == both, begin
+	    os.close(fd)
+	    assert read() == short, begin
+	    with open(keys, "wb") as file:
+	        file.write(both)
+	    assert read() == both, begin
+EOF
+
+# Its mtime is that of the last change, or what was set: rsync goes by it.
+printf '%s\n' "$(chunk_hash a)" "$(chunk_hash b)" >"$prefix/.keys"
+old=$(stat -c %y "$prefix/.keys")
+printf '%s\n' "$(chunk_hash b)" "$(chunk_hash a)" >"$prefix/.keys"
+[[ $(stat -c %y "$prefix/.keys") > $old ]] || fail "mtime of .keys after it was replaced: $old"
+old=$(stat -c %y "$prefix/.keys")
+chunk_hash c >>"$prefix/.keys"
+[[ $(stat -c %y "$prefix/.keys") > $old ]] || fail "mtime of .keys after an append: $old"
+touch -d "2001-02-03 04:05:06" "$prefix/.keys"
+expect_output 981173106 stat -c %Y "$prefix/.keys"
+cat "$WORK/both" >"$prefix/.keys.tmp"
+touch -d "2001-02-03 04:05:07" "$prefix/.keys.tmp"
+mv -f "$prefix/.keys.tmp" "$prefix/.keys"
+expect_output 981173107 stat -c %Y "$prefix/.keys"
+assert_same "$WORK/both" "$prefix/.keys"
+
 # rm of it empties the chain, for good.
 rm "$prefix/.keys"
 expect_errno ENOENT stat "$prefix/.keys"
