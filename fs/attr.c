@@ -27,12 +27,11 @@ is_unwritten_copy_locked(const KvcfsInode *inode)
 }
 
 KvcObjectKey *
-kvcfs_attr_engine_key(KvcfsInode *inode, bool *is_copy)
+kvcfs_attr_engine_key(KvcfsInode *inode)
 {
 	KvcObjectKey *key = NULL;
 	pthread_mutex_lock(&inode->fs->names);
-	*is_copy = is_unwritten_copy_locked(inode);
-	if (*is_copy)
+	if (is_unwritten_copy_locked(inode))
 		key = inode->staging->target;
 	else if (is_committed_locked(inode) || inode->kind == KVCFS_PREFIX)
 		key = inode->key;
@@ -112,6 +111,26 @@ set_in_inode_locked(KvcfsInode *inode, const KvcObjectAttributes *attributes, un
 		kvcfs_chain_set_time_locked(inode->parent, inode->mtime_ns);
 }
 
+/*
+ * What was set on the object KEY is set on the copies that will replace it, or their commits would
+ * undo it.
+ */
+static void
+set_in_overwriters(Kvcfs *fs,
+		   const KvcObjectKey *key,
+		   const KvcObjectAttributes *attributes,
+		   unsigned which)
+{
+	pthread_mutex_lock(&fs->names);
+	const GPtrArray *writers = kvcfs_staging_writers_locked(fs, key);
+	for (guint i = 0; writers && i < writers->len; i++) {
+		KvcfsInode *inode = writers->pdata[i];
+		if (inode->staging->is_overwrite)
+			set_in_inode_locked(inode, attributes, which);
+	}
+	pthread_mutex_unlock(&fs->names);
+}
+
 /* A prefix directory's go with its chain: the whole of them, the engine's default is a file's. */
 static void
 set_of_prefix(KvcfsInode *prefix, KvcObjectKey *key, unsigned which)
@@ -137,11 +156,12 @@ kvcfs_attr_set(KvcfsInode *inode, const struct stat *attr, int to_set)
 	unsigned which = translate(attr, to_set, &attributes);
 	if (which == 0)
 		return;
-	bool is_copy;
-	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode, &is_copy);
+	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode);
 	if (key && inode->kind == KVCFS_OBJECT &&
-	    kvc_storage_manager_set_attributes(fs->sm, key, &attributes, which) == 0 && !is_copy)
+	    kvc_storage_manager_set_attributes(fs->sm, key, &attributes, which) == 0) {
+		set_in_overwriters(fs, key, &attributes, which);
 		return;
+	}
 	pthread_mutex_lock(&fs->names);
 	set_in_inode_locked(inode, &attributes, which);
 	pthread_mutex_unlock(&fs->names);

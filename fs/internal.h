@@ -297,11 +297,11 @@ void kvcfs_reply_entry(fuse_req_t req, KvcfsInode *inode);
 /* SETATTR of everything but the size, TO_SET as in FUSE. Without locks. */
 void kvcfs_attr_set(KvcfsInode *inode, const struct stat *attr, int to_set);
 /*
- * The key (transfer full) under which the engine has INODE's attributes, or NULL. *IS_COPY: INODE
- * is a copy that nobody has written to: what is set is the object's, and the copy's too. Without
- * locks.
+ * The key (transfer full) under which the engine has INODE's attributes, or NULL. What is set there
+ * is to be set as well on the copies that will replace the object; INODE may be one that nobody has
+ * written to. Without locks.
  */
-KvcObjectKey *kvcfs_attr_engine_key(KvcfsInode *inode, bool *is_copy);
+KvcObjectKey *kvcfs_attr_engine_key(KvcfsInode *inode);
 /* The mtime that a user gave a staging, unless BACKING was written to since: then 0. */
 int64_t kvcfs_attr_given_mtime_locked(const KvcfsInode *inode, const struct stat *backing);
 /* What INODE (a staging, a PREFIX) has goes with OBJECT, which is about to be committed. Without

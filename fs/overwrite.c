@@ -22,16 +22,20 @@ kvcfs_overwrite_begin(KvcfsInode *inode, bool truncate, KvcfsInode **out)
 	KvcfsInode *dir = kvcfs_tree_find_dir_locked(fs, inode->key->scope);
 	if (dir)
 		kvcfs_inode_ref_locked(dir);
-	params.mode = inode->mode;
-	params.uid = inode->uid;
-	params.gid = inode->gid;
 	pthread_mutex_unlock(&fs->names);
 	if (!dir)
 		return -ENOENT;
 	params.dir = dir;
 	int rc = truncate ? kvcfs_staging_reserve_new(dir, &params) : 0;
 	if (rc == 0) {
+		KvcObjectInfo info;
 		pthread_mutex_lock(&fs->names);
+		/* As of this moment: what is set on the object from here on finds the copy. */
+		if (kvc_storage_manager_stat(fs->sm, inode->key, &info) == 0)
+			kvcfs_attr_remember_locked(inode, &info);
+		params.mode = inode->mode;
+		params.uid = inode->uid;
+		params.gid = inode->gid;
 		*out = kvcfs_staging_new_locked(&params);
 		kvcfs_staging_set_target_locked(*out, inode->key);
 		(*out)->xattrs = kvc_storage_manager_get_xattrs(fs->sm, inode->key);

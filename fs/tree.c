@@ -160,6 +160,19 @@ kvcfs_tree_mkdir(KvcfsInode *dir, const char *name, mode_t mode, KvcfsInode **ou
 	return rc;
 }
 
+/* Nobody sees what is being written, but its commit needs the directory. */
+static bool
+has_writer_locked(const KvcfsInode *dir)
+{
+	GHashTableIter iter;
+	const KvcObjectKey *key;
+	g_hash_table_iter_init(&iter, dir->fs->writing);
+	while (g_hash_table_iter_next(&iter, (void **)&key, NULL))
+		if (key->scope == dir->scope)
+			return true;
+	return false;
+}
+
 bool
 kvcfs_tree_is_empty_locked(KvcfsInode *inode)
 {
@@ -168,6 +181,8 @@ kvcfs_tree_is_empty_locked(KvcfsInode *inode)
 	KvcListEntry entry;
 	unsigned spaces = UINT32_MAX;
 	if (inode->temps && g_hash_table_size(inode->temps) > 0)
+		return false;
+	if (has_writer_locked(inode))
 		return false;
 	if (kvc_storage_manager_list(inode->fs->sm, inode->scope, spaces, 0, &entry, 1) == 0)
 		return true;

@@ -284,8 +284,7 @@ static KvcXattrs *
 get_xattrs(KvcfsInode *inode)
 {
 	Kvcfs *fs = inode->fs;
-	bool is_copy;
-	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode, &is_copy);
+	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode);
 	if (key && inode->kind == KVCFS_OBJECT && kvc_storage_manager_stat(fs->sm, key, NULL) == 0)
 		return kvc_storage_manager_get_xattrs(fs->sm, key);
 	pthread_mutex_lock(&fs->names);
@@ -295,18 +294,32 @@ get_xattrs(KvcfsInode *inode)
 }
 
 static int
-change_in_inode(KvcfsInode *inode, const char *name, const void *value, size_t bytes, int flags)
+change_in_inode_locked(
+	KvcfsInode *inode, const char *name, const void *value, size_t bytes, int flags)
 {
 	KvcXattrs *changed = NULL;
-	pthread_mutex_lock(&inode->fs->names);
 	int rc = kvc_xattrs_change(inode->xattrs, name, value, bytes, flags, &changed);
 	if (rc == 0) {
 		kvc_xattrs_unref(inode->xattrs);
 		inode->xattrs = changed;
 		inode->ctime_ns = kvcfs_wall_ns();
 	}
-	pthread_mutex_unlock(&inode->fs->names);
 	return rc;
+}
+
+/* In the copies that will replace the object KEY, as attr.c does. */
+static void
+change_in_overwriters(
+	Kvcfs *fs, const KvcObjectKey *key, const char *name, const void *value, size_t bytes)
+{
+	pthread_mutex_lock(&fs->names);
+	const GPtrArray *writers = kvcfs_staging_writers_locked(fs, key);
+	for (guint i = 0; writers && i < writers->len; i++) {
+		KvcfsInode *inode = writers->pdata[i];
+		if (inode->staging->is_overwrite)
+			change_in_inode_locked(inode, name, value, bytes, 0);
+	}
+	pthread_mutex_unlock(&fs->names);
 }
 
 static int
@@ -323,18 +336,19 @@ static int
 change(KvcfsInode *inode, const char *name, const void *value, size_t bytes, int flags)
 {
 	Kvcfs *fs = inode->fs;
-	bool is_copy;
-	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode, &is_copy);
+	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode);
 	int rc = -ENOENT;
 	if (inode->kind == KVCFS_CONTROL || inode->kind == KVCFS_CONTROL_ROOT)
 		return -EOPNOTSUPP;
 	if (key && inode->kind == KVCFS_OBJECT)
 		rc = change_in_engine(fs, key, name, value, bytes, flags);
-	if (rc == 0 && is_copy)
-		change_in_inode(inode, name, value, bytes, 0);
+	if (rc == 0)
+		change_in_overwriters(fs, key, name, value, bytes);
 	if (rc != -ENOENT)
 		return rc;
-	rc = change_in_inode(inode, name, value, bytes, flags);
+	pthread_mutex_lock(&fs->names);
+	rc = change_in_inode_locked(inode, name, value, bytes, flags);
+	pthread_mutex_unlock(&fs->names);
 	/* The chain has a copy. */
 	if (rc == 0 && key && inode->kind == KVCFS_PREFIX)
 		change_in_engine(fs, key, name, value, bytes, 0);
@@ -350,8 +364,7 @@ set_pinned(KvcfsInode *inode, bool pinned)
 	pthread_mutex_lock(&fs->names);
 	inode->is_pinned = pinned; /* of a file on its way: at its commit */
 	pthread_mutex_unlock(&fs->names);
-	bool is_copy;
-	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode, &is_copy);
+	g_autoptr(KvcObjectKey) key = kvcfs_attr_engine_key(inode);
 	return key ? kvc_storage_manager_set_pinned(fs->sm, key, pinned) : 0;
 }
 

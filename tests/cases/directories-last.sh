@@ -111,6 +111,29 @@ assert_eq .keys "$(ls -A "$prefix")" "what is in the empty prefix directory"
 rmdir "$prefix" "$MNT/org/model/@01000100" "$MNT/org/model"
 restart_fs
 [[ -d $MNT/org && ! -e $MNT/org/model ]] || fail "a removed directory is back"
+
+# Nobody sees what is still being written, but its directory is not empty.
+for dir in "$MNT/busy" "$MNT/busy/@01000100"; do
+	mkdir -p "$dir"
+	name=$dir/$(chunk_hash 1)
+	writer=writer.${dir##*/}
+	begin "$writer"
+	step "$writer" 0 open "$name" wc
+	step "$writer" 0 write 1 64K
+	[[ ! -e $name ]] || fail "$name is visible before its close"
+	expect_errno ENOTEMPTY rmdir "$dir"
+	step "$writer" 0 close
+	expect_data "$name" 1 64K
+	rm "$name"
+	# Killed: nothing came of it.
+	step "$writer" 0 open "$name" wc
+	step "$writer" 0 write 1 64K
+	kill -KILL "${step_pids[$writer]}"
+	wait "${step_pids[$writer]}" || true
+	wait_until 10 "the directory can be removed" rmdir "$dir"
+	mkdir -p "$MNT/busy"
+done
+rmdir "$MNT/busy"
 stop_fs
 
 # Private; and what is no log of ours, or cannot be written, is named and left as it is.
