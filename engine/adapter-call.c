@@ -20,11 +20,19 @@ kvc_adapter_is_unreachable(const KvcAdapterSlot *slot)
 	return status.state != KVC_BREAKER_CLOSED;
 }
 
+static void
+note_reached(KvcAdapterSlot *slot, int error)
+{
+	kvc_breaker_note(slot->breaker, error);
+	if (!kvc_is_connection_error(error))
+		__atomic_fetch_add(&slot->n_reached, 1, __ATOMIC_RELAXED);
+}
+
 /* What the engine sees of a task with an errno. */
 static void
 note(KvcAdapterSlot *slot, int error)
 {
-	kvc_breaker_note(slot->breaker, error);
+	note_reached(slot, error);
 	kvc_adapter_health_note(&slot->health, error == 0);
 }
 
@@ -32,7 +40,7 @@ note(KvcAdapterSlot *slot, int error)
 static int
 note_call(KvcAdapterSlot *slot, int error)
 {
-	kvc_breaker_note(slot->breaker, error == -ENOENT || error == -EBUSY ? 0 : error);
+	note_reached(slot, error == -ENOENT || error == -EBUSY ? 0 : error);
 	return error;
 }
 
@@ -72,7 +80,7 @@ note_lookup(KvcAdapterSlot *slot, const KvcBitmap *found, const KvcL2ObjectInfo 
 		n_asked += kvc_bitmap_test(found, i) || info[i].mtime_ns != KVC_L2_NOT_ASKED;
 	kvc_adapter_health_note(&slot->health, n_asked == n);
 	if (n_asked > 0)
-		kvc_breaker_note(slot->breaker, 0);
+		note_reached(slot, 0);
 	else if (kvc_adapter_is_unreachable(slot))
 		kvc_breaker_note(slot->breaker, -ENOTCONN);
 }
@@ -111,7 +119,7 @@ kvc_adapter_query_load(KvcAdapterSlot *slot, KvcL2TaskId id, KvcBitmap *loaded)
 	if (rc == 1)
 		kvc_adapter_health_note(&slot->health, is_loaded);
 	if (is_loaded)
-		kvc_breaker_note(slot->breaker, 0);
+		note_reached(slot, 0);
 	return rc;
 }
 

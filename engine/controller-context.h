@@ -16,6 +16,7 @@ typedef struct KvcAdapterSlot {
 	bool is_shared;
 	KvcBreaker *breaker; /* owned; NULL: never open */
 	KvcAdapterHealth health;
+	uint64_t n_reached; /* Atomic: how often its store answered, also with an error */
 	/* Atomic: consecutive failed stores, and objects given up, for health. */
 	int store_failures;
 	uint64_t stores_failed;

@@ -177,6 +177,9 @@ kvc_store_adapters_attach(KvcStoreController *c, uint32_t adapters)
 		c->delete_logged_ns[a] = c->attributes_logged_ns[a] = 0;
 		c->active |= 1u << a;
 	}
+	/* Perhaps these can have what others could not. */
+	for (size_t a = 0; a < c->n_adapters; a++)
+		c->lanes[a].is_reached = true;
 	share_out(c);
 	publish_attached(c);
 }
@@ -225,6 +228,7 @@ detach(KvcStoreController *c, uint32_t adapters)
 			leave_record(c, records->pdata[i], a);
 		for (GList *link = c->renames.head; link; link = link->next)
 			kvc_store_rename_leave(c, link->data, a);
+		c->lanes[a].is_reached = true; /* others may have what it could not */
 	}
 }
 

@@ -348,7 +348,8 @@ kvc_store_controller_new(const KvcControllerContext *context,
 	kvc_mutex_init(&c->lock, KVC_LOCK_STORE_QUEUE);
 	kvc_cond_init(&c->idle);
 	c->records = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
-	c->given_up = kvc_store_keys_new();
+	for (size_t a = 0; a < KVC_MAX_ADAPTERS; a++)
+		c->lanes[a].given_up = kvc_store_key_set_new();
 	c->wanted = kvc_controller_context_active(context);
 	kvc_cond_init(&c->adapters_changed);
 	kvc_l1_manager_register_listener(context->l1, &c->listener);
@@ -416,7 +417,8 @@ kvc_store_controller_free(KvcStoreController *c)
 {
 	kvc_store_controller_stop(c);
 	g_hash_table_unref(c->records);
-	g_ptr_array_unref(c->given_up);
+	for (size_t a = 0; a < KVC_MAX_ADAPTERS; a++)
+		g_hash_table_unref(c->lanes[a].given_up);
 	for (size_t a = 0; a < c->n_adapters; a++)
 		if (c->lanes[a].tasks)
 			g_hash_table_unref(c->lanes[a].tasks);

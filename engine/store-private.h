@@ -42,8 +42,10 @@ typedef struct KvcStoreTarget {
 	GList link; /* in a back-off queue, or in the one of those that wait for the log */
 	int64_t due_ns;
 	uint64_t sync_position; /* in the deletion log: of the last confirmation */
+	uint64_t n_reached;	/* the adapter's, at the last failed store or before the first */
 	uint8_t adapter;
 	uint8_t store_tries;	/* failed ones */
+	bool has_failed;	/* also in a try that does not count: it is alone in a batch */
 	uint8_t delete_tries;	/* failed ones */
 	bool is_delete_failing; /* the last try ended with an error */
 	int8_t backoff;		/* the queue it is in, or -1 */
@@ -144,6 +146,10 @@ typedef struct KvcStoreLane {
 	GQueue ready;	   /* KvcStoreTarget, in order: after these */
 	GHashTable *tasks; /* KvcStoreTask in flight, by id */
 	uint64_t bytes_in_flight;
+	/* A set of keys (owned) that no adapter has because this one could not be reached for long;
+	 * and whether they are worth another try. */
+	GHashTable *given_up;
+	bool is_reached;
 } KvcStoreLane;
 
 typedef enum {
@@ -223,10 +229,6 @@ struct KvcStoreController {
 	size_t n_tasks;
 	uint64_t last_order;
 	bool is_halting; /* submits nothing any more */
-	/* Keys (owned) that no adapter has because none could be reached for long, and whether one
-	 * has taken an object since. */
-	GPtrArray *given_up;
-	bool is_reached;
 	int64_t log_since_ns;
 	unsigned n_logged;
 	int64_t delete_logged_ns[KVC_MAX_ADAPTERS]; /* the last failed deletion in the log; 0: none
@@ -252,17 +254,18 @@ uint32_t kvc_store_record_blocked(const KvcStoreRecord *r);
 void kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
 /* The store of R's object on ADAPTER failed with -errno: again after a while, or never. */
 void kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error);
+/* Stores again what was given up because its adapter could not be reached, once that one is. */
+void kvc_store_record_try_given_up(KvcStoreController *c);
+static inline GHashTable *
+kvc_store_key_set_new(void)
+{
+	return g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+				     (GDestroyNotify)kvc_object_key_unref, NULL);
+}
 /*
  * R's object cannot go to ADAPTER now, which cannot be reached (-errno): later, and that is no
- * failed try. Only when that is so for long, and another adapter has the object, it is given up.
+ * failed try. Once its cool-down is the longest the object is given up, until ADAPTER takes one.
  */
-/* Stores again what was given up because no adapter could be reached, once one is. */
-void kvc_store_record_try_given_up(KvcStoreController *c);
-static inline GPtrArray *
-kvc_store_keys_new(void)
-{
-	return g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
-}
 void kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error);
 void kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_error);
 /* Is in no queue of a lane after this. */

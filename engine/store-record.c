@@ -191,7 +191,7 @@ give_up(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
 /*
  * While the adapter may come back soon the object waits for it, dirty. Not for ever, else L1 would
  * be full of dirty objects in the end and refuse writers: then it is given up, evicted last, and
- * tried again when an adapter has taken something.
+ * tried again when the adapter has taken something.
  */
 void
 kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
@@ -200,8 +200,9 @@ kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapte
 	kvc_breaker_get_status(c->context->adapters[adapter].breaker, &status);
 	if (status.is_slowest) {
 		give_up(c, r, adapter, error);
-		if (!r->stored && c->given_up->len < MAX_GIVEN_UP)
-			g_ptr_array_add(c->given_up, kvc_object_key_ref(r->key));
+		GHashTable *given_up = c->lanes[adapter].given_up;
+		if (!r->stored && g_hash_table_size(given_up) < MAX_GIVEN_UP)
+			g_hash_table_add(given_up, kvc_object_key_ref(r->key));
 		return;
 	}
 	kvc_stats_add(c->context->stats, stores_put_off, 1);
@@ -215,6 +216,32 @@ note_outdated(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter)
 {
 	if (r->key->space != KVC_SPACE_CHUNK && !r->before)
 		kvc_key_index_note_outdated(c->context->index, r->key, 1u << adapter);
+}
+
+static void
+reset_tries(KvcStoreController *c, KvcStoreRecord *r)
+{
+	for (size_t a = 0; a < c->n_adapters; a++) {
+		KvcStoreTarget *t = &r->targets[a];
+		t->store_tries = 0;
+		t->has_failed = false;
+		t->n_reached =
+			__atomic_load_n(&c->context->adapters[a].n_reached, __ATOMIC_RELAXED);
+	}
+}
+
+/*
+ * A store on T's adapter ended with ERROR: is the adapter gone? If others got through since T's
+ * last try it is not, and the connection broke because of this object.
+ */
+static bool
+is_outage(KvcStoreController *c, KvcStoreTarget *t, int error)
+{
+	const KvcAdapterSlot *slot = &c->context->adapters[t->adapter];
+	uint64_t n_reached = __atomic_load_n(&slot->n_reached, __ATOMIC_RELAXED);
+	bool others_got_through = n_reached != t->n_reached;
+	t->n_reached = n_reached;
+	return slot->breaker && kvc_is_connection_error(error) && !others_got_through;
 }
 
 void
@@ -232,7 +259,8 @@ kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, 
 		kvc_store_adapters_retarget(c, r);
 		return;
 	}
-	if (kvc_is_connection_error(error) && c->context->adapters[adapter].breaker) {
+	t->has_failed = true;
+	if (is_outage(c, t, error)) {
 		kvc_store_record_put_off(c, r, adapter, error);
 		return;
 	}
@@ -263,8 +291,7 @@ begin_store(KvcStoreController *c, KvcStoreRecord *r)
 	r->object_order = r->next_order;
 	r->stored = r->failed = 0;
 	r->todo = kvc_store_select_targets(c, r->key);
-	for (size_t a = 0; a < c->n_adapters; a++)
-		r->targets[a].store_tries = 0;
+	reset_tries(c, r);
 }
 
 /* The last target of the object ended, or it needs none any more. */
@@ -549,19 +576,30 @@ try_given_up(KvcStoreController *c, KvcStoreRecord *r)
 	r->next_order = ++c->last_order;
 }
 
-void
-kvc_store_record_try_given_up(KvcStoreController *c)
+static void
+try_lane_given_up(KvcStoreController *c, KvcStoreLane *lane)
 {
-	if (!c->is_reached || c->given_up->len == 0)
+	lane->is_reached = false;
+	if (g_hash_table_size(lane->given_up) == 0)
 		return;
-	c->is_reached = false;
-	g_autoptr(GPtrArray) keys = g_steal_pointer(&c->given_up);
-	c->given_up = kvc_store_keys_new();
-	for (guint i = 0; i < keys->len; i++) {
-		KvcStoreRecord *r = kvc_store_record_get(c, keys->pdata[i]);
+	g_autoptr(GHashTable) keys = g_steal_pointer(&lane->given_up);
+	lane->given_up = kvc_store_key_set_new();
+	GHashTableIter iter;
+	void *key;
+	g_hash_table_iter_init(&iter, keys);
+	while (g_hash_table_iter_next(&iter, &key, NULL)) {
+		KvcStoreRecord *r = kvc_store_record_get(c, key);
 		try_given_up(c, r);
 		kvc_store_record_advance(c, r);
 	}
+}
+
+void
+kvc_store_record_try_given_up(KvcStoreController *c)
+{
+	for (size_t a = 0; a < c->n_adapters && c->active; a++)
+		if (c->lanes[a].is_reached)
+			try_lane_given_up(c, &c->lanes[a]);
 }
 
 void
@@ -664,8 +702,7 @@ kvc_store_record_store_again(KvcStoreController *c, KvcStoreRecord *r, KvcL1Obje
 	r->object = object;
 	r->object_order = ++c->last_order;
 	r->stored = r->failed = 0;
-	for (size_t a = 0; a < c->n_adapters; a++)
-		r->targets[a].store_tries = 0;
+	reset_tries(c, r);
 }
 
 void

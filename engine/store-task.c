@@ -75,7 +75,7 @@ open_task(KvcStoreController *c, size_t adapter)
 static void
 add_to_batch(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 {
-	bool is_retry = r->targets[adapter].store_tries > 0;
+	bool is_retry = r->targets[adapter].has_failed;
 	GList *link = is_retry ? NULL : find_open(c, r, adapter);
 	if (!link)
 		link = open_task(c, adapter);
@@ -216,7 +216,7 @@ complete_task(KvcStoreController *c, KvcStoreTask *task, int64_t result)
 	if (result >= 0) {
 		kvc_stats_add(c->context->stats, store_bytes, (uint64_t)result);
 		__atomic_store_n(&slot->store_failures, 0, __ATOMIC_RELAXED);
-		c->is_reached = true;
+		c->lanes[task->adapter].is_reached = true;
 	} else {
 		__atomic_fetch_add(&slot->store_failures, 1, __ATOMIC_RELAXED);
 	}

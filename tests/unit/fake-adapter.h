@@ -78,6 +78,8 @@ typedef struct FakeAdapter {
 	bool refuse[FAKE_KINDS];				 /* submits answer 0 */
 	int fail_stores, fail_loads, fail_deletes, fail_renames; /* the next so many */
 	int fail_attributes;
+	int store_error;	       /* what failed stores say; 0: EIO */
+	const KvcObjectKey *bad_store; /* stores of this one fail, and of what is with it */
 	bool hold_deletes, hold_renames;
 	bool is_unreachable;  /* lookups cannot say whether they would find it */
 	GHashTable *bad_keys; /* loads of these fail */
@@ -140,7 +142,9 @@ fake_run_store(FakeAdapter *fake, FakeTask *task)
 {
 	bool fails = fake->fail_stores > 0;
 	fake->fail_stores -= fails;
-	task->result = fails ? -EIO : 0;
+	for (guint i = 0; fake->bad_store && i < task->keys->len; i++)
+		fails |= kvc_object_key_equal(task->keys->pdata[i], fake->bad_store);
+	task->result = !fails ? 0 : fake->store_error ? -fake->store_error : -EIO;
 	for (guint i = 0; i < task->keys->len; i++) {
 		FakeObject *object = fake_object(fake, task->keys->pdata[i]);
 		object->stores--;

@@ -464,6 +464,100 @@ test_what_is_given_up_is_in_the_log(void **state)
 	bench_free(&b);
 }
 
+/* ---- What cannot be reached ---------------------------------------------------------------- */
+
+/* Odd keys to the first adapter, even ones to the second. */
+static uint32_t
+store_by_number(const KvcObjectKey *key, const KvcAdapterDescriptor *adapters, size_t n)
+{
+	return g_ascii_xdigit_value((char)key->chunk_hash[key->chunk_hash_len - 1]) & 1 ? 1 : 2;
+}
+
+static const KvcStorePolicy by_number = {.select_store_targets = store_by_number};
+
+/* Another adapter that takes something does not say that this one will. */
+static void
+test_what_was_given_up_waits_for_the_adapter_that_failed_it(void **state)
+{
+	enum { N = 40 };
+	Bench b = bench_new(2, CAPACITY, &by_number);
+	KvcObjectKey **keys = keys_new(b.env, 2 * N);
+	FakeAdapter *dead = b.env->fakes[0];
+	KvcBreaker *breaker = kvc_breaker_new(1, 1); /* a probe goes at once */
+	b.env->slots[0].breaker = breaker;
+	dead->store_error = ECONNREFUSED;
+	dead->fail_stores = INT_MAX;
+	for (unsigned i = 1; i < 2 * N; i += 2)
+		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
+	kvc_store_controller_start(b.store);
+	drain(&b);
+	assert_int_equal(env_stat(b.env, stores_failed), N);
+	for (unsigned i = 0; i < 2 * N; i += 2) {
+		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
+		drain(&b);
+	}
+	assert_int_equal(env_stat(b.env, stores_completed), N);
+	assert_int_equal(env_stat(b.env, stores_failed), N);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, N);
+	dead->fail_stores = 0;
+	kvc_object_key_unref(keys[0]);
+	keys[0] = key_new(b.env, 2 * N + 1);
+	env_write(b.env, keys[0], 100, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(env_counts(b.env).unreplicated_objects == 0);
+	drain(&b);
+	assert_int_equal(env_stat(b.env, stores_failed), N);
+	for (unsigned i = 1; i < 2 * N; i += 2)
+		assert_int_equal(env_tiers(b.env, keys[i]), KVC_TIER_L1 | 1);
+	keys_free(keys, 2 * N);
+	bench_free(&b);
+	kvc_breaker_free(breaker);
+}
+
+/* Not the adapter is gone, but something is wrong with this object. */
+static void
+test_a_connection_that_only_one_object_breaks_is_a_failed_try(void **state)
+{
+	enum { N = 500 };
+	Bench b = bench_started(1, &everywhere);
+	KvcObjectKey **keys = keys_new(b.env, N);
+	FakeAdapter *fake = b.env->fakes[0];
+	KvcBreaker *breaker = kvc_breaker_new(KVC_MSEC_NS, 60 * KVC_SEC_NS);
+	b.env->slots[0].breaker = breaker;
+	fake->bad_store = keys[0];
+	fake->store_error = ECONNRESET;
+	env_write(b.env, keys[0], 100, 0, KVC_FINISH_FIRST_WINS);
+	for (unsigned i = 1; i < N && env_stat(b.env, stores_failed) == 0; i++) {
+		env_write(b.env, keys[i], 100, 0, KVC_FINISH_FIRST_WINS);
+		nap(20);
+	}
+	assert_int_equal(env_stat(b.env, stores_failed), 1);
+	drain(&b);
+	assert_int_equal(env_tiers(b.env, keys[0]), KVC_TIER_L1);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 1);
+	keys_free(keys, N);
+	bench_free(&b);
+	kvc_breaker_free(breaker);
+}
+
+/* As long as nothing gets through at all, no try is counted. */
+static void
+test_an_outage_is_no_failed_try(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	KvcBreaker *breaker = kvc_breaker_new(KVC_MSEC_NS, 60 * KVC_SEC_NS);
+	b.env->slots[0].breaker = breaker;
+	b.env->fakes[0]->store_error = ECONNREFUSED;
+	b.env->fakes[0]->fail_stores = KVC_STORE_TRIES + 1;
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	assert_int_equal(env_stat(b.env, stores_put_off), KVC_STORE_TRIES + 1);
+	assert_int_equal(env_stat(b.env, stores_failed), 0);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 1);
+	bench_free(&b);
+	kvc_breaker_free(breaker);
+}
+
 int
 main(void)
 {
@@ -485,6 +579,9 @@ main(void)
 		cmocka_unit_test(test_an_unknown_completion_is_ignored),
 		cmocka_unit_test(test_only_the_adapter_whose_fd_fired_is_drained),
 		cmocka_unit_test(test_what_is_given_up_is_in_the_log),
+		cmocka_unit_test(test_what_was_given_up_waits_for_the_adapter_that_failed_it),
+		cmocka_unit_test(test_a_connection_that_only_one_object_breaks_is_a_failed_try),
+		cmocka_unit_test(test_an_outage_is_no_failed_try),
 	};
 	capture_log();
 	return cmocka_run_group_tests(tests, NULL, NULL);
