@@ -583,6 +583,25 @@ list_keys(KvcL1Shard *shard)
 	return keys;
 }
 
+GPtrArray *
+kvc_l1_manager_list_unreplicated(KvcL1Manager *m)
+{
+	kvc_listener_forbid(__func__);
+	GPtrArray *keys = g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+	for (size_t i = 0; i < KVC_L1_SHARDS; i++) {
+		KvcL1Shard *shard = &m->shards[i];
+		GHashTableIter iter;
+		KvcL1Object *object;
+		kvc_mutex_lock(&shard->lock);
+		g_hash_table_iter_init(&iter, shard->objects);
+		while (g_hash_table_iter_next(&iter, NULL, (void **)&object))
+			if (object->is_unreplicated)
+				g_ptr_array_add(keys, kvc_object_key_ref(object->key));
+		kvc_mutex_unlock(&shard->lock);
+	}
+	return keys;
+}
+
 size_t
 kvc_l1_manager_clear(KvcL1Manager *m, bool force)
 {

@@ -555,6 +555,19 @@ kvc_storage_manager_sync_deletions(KvcStorageManager *sm,
 	kvc_deletion_log_sync(sm->context.deletions, done, user);
 }
 
+static void
+ignore_result(void *user, int error)
+{
+}
+
+void
+kvc_storage_manager_retry_unreplicated(KvcStorageManager *sm)
+{
+	g_autoptr(GPtrArray) keys = kvc_l1_manager_list_unreplicated(sm->context.l1);
+	for (guint i = 0; i < keys->len; i++)
+		kvc_store_controller_flush(sm->store, keys->pdata[i], ignore_result, NULL);
+}
+
 int
 kvc_storage_manager_drain(KvcStorageManager *sm, int64_t timeout_ns)
 {

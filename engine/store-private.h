@@ -79,8 +79,9 @@ struct KvcStoreRecord {
 	uint64_t delete_order;
 	uint32_t attributes_todo, attributes_busy; /* to be told to the adapter, being told */
 	uint64_t attributes_order;
-	int error;     /* of the last store: 0 or -EIO */
-	bool has_none; /* the last store ended, and no adapter has its object */
+	int error;		 /* of the last store: 0 or -EIO */
+	uint32_t blocked_failed; /* where it was given up since something else had to end first */
+	bool has_none;		 /* the last store ended, and no adapter has its object */
 	bool is_unsettled;
 	GList link; /* in unsettled */
 	KvcFlushWaiter *waiters;

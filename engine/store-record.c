@@ -294,6 +294,7 @@ begin_store(KvcStoreController *c, KvcStoreRecord *r)
 	r->object = g_steal_pointer(&r->next);
 	r->object_order = r->next_order;
 	r->stored = r->failed = 0;
+	r->blocked_failed = 0;
 	r->todo = kvc_store_select_targets(c, r->key);
 	reset_tries(c, r);
 }
@@ -327,6 +328,7 @@ give_up_blocked(KvcStoreController *c, KvcStoreRecord *r)
 			continue;
 		r->todo &= ~(1u << a);
 		kvc_stats_add(c->context->stats, stores_blocked, 1);
+		r->blocked_failed |= 1u << a;
 		give_up(c, r, a, -EBUSY);
 	}
 }
@@ -608,6 +610,17 @@ try_given_up(KvcStoreController *c, KvcStoreRecord *r)
 		store_resident(c, r);
 }
 
+/* What was given up behind a deletion or a rename, once that ended after all. */
+static void
+try_unblocked(KvcStoreController *c, KvcStoreRecord *r)
+{
+	if (r->object || r->next || r->before || c->is_halting ||
+	    !(r->blocked_failed & ~kvc_store_record_blocked(r)))
+		return;
+	r->blocked_failed = 0;
+	try_given_up(c, r);
+}
+
 static void
 try_lane_given_up(KvcStoreController *c, KvcStoreLane *lane)
 {
@@ -688,6 +701,7 @@ kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r)
 {
 	if (c->is_halting || r->is_unsettled)
 		return;
+	try_unblocked(c, r);
 	advance_deletes(c, r);
 	advance_stores(c, r);
 	kvc_store_logged_hurry(c, r);

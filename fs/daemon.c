@@ -307,6 +307,10 @@ static const char *
 drain(Daemon *d)
 {
 	KvcStorageManager *sm = kvcfs_get_storage_manager(d->fs);
+
+	/* L2 may have room again, and this is the last chance. Once: not also after the unmount. */
+	if (!d->store_failed)
+		kvc_storage_manager_retry_unreplicated(sm);
 	for (;;) {
 		int64_t left_ns = d->deadline_ns - now_ns();
 		int result = kvc_storage_manager_drain(sm, CLAMP(left_ns, 0, SLICE_NS));

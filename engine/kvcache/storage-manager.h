@@ -476,6 +476,11 @@ void kvc_storage_manager_flush(KvcStorageManager *sm,
 void kvc_storage_manager_sync_deletions(KvcStorageManager *sm,
 					void (*done)(void *user, int error),
 					void *user);
+/*
+ * What was given up, since every target failed to store it, is dirty again and is tried as if it
+ * were new; kvc_storage_manager_drain() waits for that. Any thread; does not block.
+ */
+void kvc_storage_manager_retry_unreplicated(KvcStorageManager *sm);
 /* Waits until nothing is dirty: 0, -ETIMEDOUT, -EIO (something could not be stored). Blocks. */
 int kvc_storage_manager_drain(KvcStorageManager *sm, int64_t timeout_ns);
 /* Waits until the background listing of every adapter ended: 0 or -ETIMEDOUT. Blocks. */

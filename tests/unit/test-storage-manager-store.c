@@ -151,6 +151,27 @@ test_difference_7_a_flush_tries_again_what_was_given_up(void **state)
 }
 
 static void
+test_a_drain_may_try_again_what_was_given_up(void **state)
+{
+	Fixture *f = *state;
+	start(f, MOCK ",fail_stores=4", NULL);
+	put(f, 1, 100);
+	assert_int_equal(kvc_storage_manager_drain(f->sm, 20 * KVC_SEC_NS), -EIO);
+	assert_int_equal(tiers(f, 1), L1);
+	/* A drain alone does not. */
+	assert_int_equal(kvc_storage_manager_drain(f->sm, 20 * KVC_SEC_NS), -EIO);
+	assert_int_equal(stat_of(f, "stores"), 3);
+	kvc_storage_manager_retry_unreplicated(f->sm);
+	drain(f);
+	assert_int_equal(tiers(f, 1), L1 | A);
+	assert_status(f, "l1_unreplicated_objects", "0");
+	/* Nothing is left to try. */
+	kvc_storage_manager_retry_unreplicated(f->sm);
+	drain(f);
+	assert_int_equal(stat_of(f, "stores"), 5);
+}
+
+static void
 test_one_of_two_adapters_fails(void **state)
 {
 	Fixture *f = *state;
@@ -481,6 +502,7 @@ main(void)
 		TEST(test_difference_7_failed_store_is_retried),
 		TEST(test_difference_7_given_up_is_not_silent),
 		TEST(test_difference_7_a_flush_tries_again_what_was_given_up),
+		TEST(test_a_drain_may_try_again_what_was_given_up),
 		TEST(test_one_of_two_adapters_fails),
 		TEST(test_policies_are_told_of_the_adapters),
 		TEST(test_difference_9_skip_l1_deletes_after_the_last),

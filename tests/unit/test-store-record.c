@@ -295,6 +295,28 @@ test_a_dead_deletion_does_not_keep_the_next_object_dirty(void **state)
 	assert_int_equal(flushed.error, -ESHUTDOWN);
 }
 
+static void
+test_what_a_deletion_held_up_is_stored_once_it_ended(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	FakeAdapter *fake = b.env->fakes[0];
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	fake->fail_deletes = 9; /* two more than a store waits for */
+	delete_key(&b, key, 1);
+	env_write(b.env, key, 200, 0, KVC_FINISH_FIRST_WINS);
+	wait_until(env_counts(b.env).unreplicated_objects == 1);
+	assert_int_equal(env_stat(b.env, stores_blocked), 1);
+	drain(&b);
+	assert_int_equal(env_counts(b.env).unreplicated_objects, 0);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 1);
+	assert_true(fake_has(fake, key, NULL));
+	assert_int_equal(env_stat(b.env, stores_blocked), 1);
+	bench_free(&b);
+}
+
 /* ---- Flush and drain ---------------------------------------------------------------------------
  */
 
@@ -487,6 +509,7 @@ main(void)
 		cmocka_unit_test(test_what_an_adapter_cannot_delete_stays_hidden),
 		cmocka_unit_test(test_a_deletion_does_not_wait_for_another_adapter),
 		cmocka_unit_test(test_a_dead_deletion_does_not_keep_the_next_object_dirty),
+		cmocka_unit_test(test_what_a_deletion_held_up_is_stored_once_it_ended),
 		cmocka_unit_test(test_a_flush_of_an_idle_key_is_answered_at_once),
 		cmocka_unit_test(test_a_flush_waits_for_the_deletion_before_it),
 		cmocka_unit_test(test_drain_waits_and_times_out),
