@@ -15,7 +15,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 /* More than anybody writes; a file name has to hold it. */
 #define MAX_NAME 64
@@ -155,8 +155,16 @@ kvc_registry_load(
 	if (!is_file_name(name))
 		return KVC_MODULE_ABSENT;
 	*path = path_of(is_adapter, name);
-	if (access(*path, F_OK) < 0 && errno == ENOENT)
+	struct stat st;
+	int rc = stat(*path, &st);
+	if (rc < 0 && errno == ENOENT)
 		return KVC_MODULE_ABSENT;
+	if (rc == 0 && !S_ISREG(st.st_mode)) { /* dlopen() would wait for a FIFO's writer */
+		g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
+			    "%s \"%s\": cannot load %s: it is not a regular file",
+			    kvc_registry_kind(registry), name, *path);
+		return KVC_MODULE_REFUSED;
+	}
 	kvc_mutex_lock(&load_lock);
 	/* Another thread may have loaded it meanwhile. */
 	bool is_there = kvc_registry_has(registry, name);

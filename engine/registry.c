@@ -158,6 +158,13 @@ find_module(KvcRegistry *registry, const char *name, GError **error)
 
 	if (object)
 		return object;
+	/* One at a time: its constructor would wait for itself. */
+	if (kvc_registry_is_loading()) {
+		g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
+			    "%s \"%s\": a module that is being loaded cannot load one",
+			    registry->kind, name);
+		return NULL;
+	}
 	switch (kvc_registry_load(registry, registry->is_adapter, name, &path, error)) {
 	case KVC_MODULE_LOADED:
 		return lookup(registry, name);
@@ -208,8 +215,9 @@ find_name_problem(const KvcRegistry *registry, const char *name)
 
 /* Nothing else of the object is looked at before its header is known to be good. */
 #define FIND_PROBLEM(registry, object, expected_api)                                               \
-	find_header_problem(registry, (object)->api, expected_api, (object)->struct_size,          \
-			    sizeof(*(object)))
+	((object) ? find_header_problem(registry, (object)->api, expected_api,                     \
+					(object)->struct_size, sizeof(*(object)))                  \
+		  : g_strdup_printf("%s: it is NULL", (registry)->kind))
 
 #define REQUIRE_SLOT(problem, registry, object_name, object, slot)                                 \
 	do {                                                                                       \
@@ -374,7 +382,13 @@ kvc_l2_adapter_open(const char *specification, KvcOptions **options_out, GError 
 	adapter = ops->open(options, error);
 	if (!adapter)
 		return NULL;
-	g_assert(adapter->ops == ops);
+	if (adapter->ops != ops) { /* of a vtable that was copied under another name */
+		g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
+			    "L2 adapter \"%s\": what it opened has the vtable of another type",
+			    ops->type_name);
+		(adapter->ops ? adapter->ops : ops)->close(adapter);
+		return NULL;
+	}
 	*options_out = g_steal_pointer(&options);
 	return adapter;
 }

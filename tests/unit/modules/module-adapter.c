@@ -18,12 +18,23 @@
 
 static const KvcL2AdapterOps module_ops;
 
+#ifdef OTHER_OPS
+static void module_close(KvcL2Adapter *adapter);
+
+/* As of one whose vtable was copied under another name. */
+static const KvcL2AdapterOps other_ops = {.close = module_close};
+#endif
+
 static KvcL2Adapter *
 module_open(const KvcOptions *options, GError **error)
 {
 	KvcL2Adapter *adapter = g_new0(KvcL2Adapter, 1);
 
+#ifdef OTHER_OPS
+	adapter->ops = &other_ops;
+#else
 	adapter->ops = &module_ops;
+#endif
 	return adapter;
 }
 
@@ -111,6 +122,25 @@ static const KvcL2AdapterOps module_ops = {
 };
 
 KVC_REGISTER(kvc_register_l2_adapter, module_ops)
+
+#ifdef REGISTERS_NULL
+__attribute__((constructor)) static void
+register_null(void)
+{
+	kvc_register_l2_adapter(NULL);
+}
+#endif
+
+#ifdef ASKS
+__attribute__((constructor)) static void
+ask(void)
+{
+	g_autoptr(GError) error = NULL;
+
+	if (!kvc_find_l2_adapter(ASKS, &error))
+		g_setenv("KVC_TEST_ANSWER", error->message, TRUE);
+}
+#endif
 
 #ifdef ALSO
 /* One more, whose name is taken. */

@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -164,6 +165,37 @@ test_bad_files_are_refused(void **state)
 	assert_refused("other-name", "it registers \"another\", not \"other-name\"");
 }
 
+static void
+test_a_module_cannot_kill_or_hang_the_program(void **state)
+{
+	g_autofree char *fifo = g_strdup_printf("%s/adapters/fifo.so", directory);
+
+	assert_int_equal(mkfifo(fifo, 0600), 0);
+	assert_refused("fifo", "it is not a regular file");
+	install("adapters", "null", "null");
+	assert_refused("null", "L2 adapter: it is NULL");
+	/* What its constructor asks for is not loaded within it. */
+	install("adapters", "silent", "asked");
+	install("adapters", "asks", "asks");
+	assert_non_null(kvc_find_l2_adapter("asks", NULL));
+	assert_string_equal(g_getenv("KVC_TEST_ANSWER"),
+			    "L2 adapter \"asked\": a module that is being loaded cannot load one");
+}
+
+static void
+test_an_adapter_with_another_vtable_is_refused(void **state)
+{
+	g_autoptr(KvcOptions) options = NULL;
+	g_autoptr(GError) error = NULL;
+
+	install("adapters", "other-ops", "other-ops");
+	assert_null(kvc_l2_adapter_open("type=other-ops", &options, &error));
+	assert_true(g_error_matches(error, KVC_OPTIONS_ERROR, EINVAL));
+	assert_string_equal(error->message, "L2 adapter \"other-ops\": what it opened has the "
+					    "vtable of another type");
+	assert_null(options);
+}
+
 static void *
 find_parallel(void *user)
 {
@@ -196,6 +228,8 @@ main(int argc, char **argv)
 		cmocka_unit_test(test_a_type_that_is_nowhere),
 		cmocka_unit_test(test_names_that_are_no_file),
 		cmocka_unit_test(test_bad_files_are_refused),
+		cmocka_unit_test(test_a_module_cannot_kill_or_hang_the_program),
+		cmocka_unit_test(test_an_adapter_with_another_vtable_is_refused),
 		cmocka_unit_test(test_two_threads_load_one_file_once),
 	};
 
