@@ -450,12 +450,15 @@ kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t ad
 	Stored stored = {c->context->index, r->key, 1u << adapter};
 	if (r->before) /* the index has another object by now */
 		return;
+	bool is_noted = !r->next && !(deleting(r) & stored.bit) &&
+			kvc_l1_manager_while_resident(c->context->l1, object, note_resident_stored,
+						      &stored);
+	if (is_noted)
+		return;
 	if (r->key->space == KVC_SPACE_CHUNK)
 		kvc_key_index_add(stored.index, r->key, stored.bit, object->bytes,
 				  object->mtime_ns);
-	else if (r->next || (deleting(r) & stored.bit) ||
-		 !kvc_l1_manager_while_resident(c->context->l1, object, note_resident_stored,
-						&stored))
+	else
 		note_outdated(c, r, adapter);
 }
 
