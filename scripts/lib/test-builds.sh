@@ -17,7 +17,7 @@ tree_of() {
 # options_of KIND: of meson, one a line.
 options_of() {
 	case $1 in
-	asan) printf '%s\n' --buildtype=debug -Doptimization=1 -Db_sanitize=address,undefined -Db_lundef=false ;;
+	asan) printf '%s\n' --buildtype=debug -Db_sanitize=address,undefined -Db_lundef=false ;;
 	tsan) printf '%s\n' --buildtype=debug -Doptimization=1 -Db_sanitize=thread -Db_lundef=false -Dauto_features=disabled ;;
 	bare) printf '%s\n' --buildtype=debugoptimized -Dauto_features=disabled ;;
 	*) printf '%s\n' --buildtype=debugoptimized ;;

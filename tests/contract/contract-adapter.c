@@ -379,6 +379,17 @@ static const struct CMUnitTest instance_tests[] = {
 	{"round_trips", test_round_trips, set_up, tear_down, NULL},
 };
 
+static GPtrArray *subjects; /* owned */
+
+static Subject *
+subject_new(const KvcL2AdapterOps *ops)
+{
+	Subject *subject = g_new0(Subject, 1);
+	subject->ops = ops;
+	g_ptr_array_add(subjects, subject);
+	return subject;
+}
+
 static void
 add_test(GArray *tests, const struct CMUnitTest *test, Subject *subject)
 {
@@ -393,18 +404,16 @@ static void
 add_tests(GArray *tests, const KvcL2AdapterOps *ops, char **specifications)
 {
 	static const struct CMUnitTest vtable_test = {"vtable", test_vtable, NULL, NULL, NULL};
-	Subject *subject = g_new0(Subject, 1);
+	Subject *subject = subject_new(ops);
 	bool is_opened = false;
 
-	subject->ops = ops;
 	add_test(tests, &vtable_test, subject);
 	for (; *specifications; specifications++) {
 		g_autoptr(KvcOptions) options = kvc_options_parse(*specifications, NULL);
 
 		if (!options || strcmp(kvc_options_type(options), ops->type_name) != 0)
 			continue;
-		subject = g_new0(Subject, 1);
-		subject->ops = ops;
+		subject = subject_new(ops);
 		subject->specification = *specifications;
 		for (size_t i = 0; i < G_N_ELEMENTS(instance_tests); i++)
 			add_test(tests, &instance_tests[i], subject);
@@ -436,6 +445,7 @@ main(int argc, char **argv)
 	const KvcL2AdapterOps *ops;
 
 	check_specifications(argv + 1);
+	subjects = g_ptr_array_new_with_free_func(g_free);
 	for (size_t i = 0; (ops = kvc_l2_adapter_at(i)) != NULL; i++)
 		add_tests(tests, ops, argv + 1);
 	const struct CMUnitTest *all = (const struct CMUnitTest *)(void *)tests->data;
@@ -443,5 +453,6 @@ main(int argc, char **argv)
 	for (guint i = 0; i < tests->len; i++)
 		g_free((char *)all[i].name);
 	g_array_unref(tests);
+	g_ptr_array_unref(subjects);
 	return failed;
 }
