@@ -228,8 +228,9 @@ reset_tries(KvcStoreController *c, KvcStoreRecord *r)
 		KvcStoreTarget *t = &r->targets[a];
 		t->store_tries = 0;
 		t->has_failed = false;
-		t->n_reached =
-			__atomic_load_n(&c->context->adapters[a].n_reached, __ATOMIC_RELAXED);
+		if (c->active & (1u << a)) /* else somebody may be filling in the slot */
+			t->n_reached = __atomic_load_n(&c->context->adapters[a].n_reached,
+						       __ATOMIC_RELAXED);
 	}
 }
 

@@ -243,7 +243,7 @@ test_difference_7_a_failed_store_is_tried_three_times(void **state)
 	kvc_store_controller_flush(b.store, key, on_flushed, &flushed);
 	wait_until(env_stat(b.env, stores_retried) == 1);
 	assert_int_equal(env_counts(b.env).dirty_objects, 1);
-	assert_int_equal(env_counts(b.env).read_locks, 0);
+	wait_until(env_counts(b.env).read_locks == 0);
 	drain(&b);
 	/* 100 ms, then 400 ms. */
 	assert_true(kvc_now_ns() - begin >= 500 * KVC_MSEC_NS);
