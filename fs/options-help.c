@@ -16,7 +16,7 @@ append_specs(GString *text, const KvcOptionSpec *specs)
 	};
 	for (const KvcOptionSpec *spec = specs; spec != NULL && spec->name != NULL; spec++) {
 		g_autofree char *left = g_strdup_printf("%s=%s", spec->name, types[spec->type]);
-		g_string_append_printf(text, "      %-28s %s", left, spec->help);
+		g_string_append_printf(text, "      %-30s  %s", left, spec->help);
 		if (spec->required)
 			g_string_append(text, " (required)");
 		else if (spec->default_value != NULL)

@@ -34,6 +34,11 @@ cp "$WORK/data" "$RANK/$(chunk_hash first)"
 	echo "$BASHPID" >"$root/$group/cgroup.procs"
 	for ((i = 0; i < 32; i++)); do
 		"$CLIENTS/pattern" "$i" 32M >"$RANK/$(chunk_hash "$i" cgroup)" || exit 1
+		# A busy machine may take longer for a commit than a lookup waits for it.
+		for ((try = 0; try < 100; try++)); do
+			[[ ! -e $RANK/$(chunk_hash "$i" cgroup) ]] || break
+			sleep 0.1
+		done
 		"$CLIENTS/pattern" "$i" 32M | cmp - "$RANK/$(chunk_hash "$i" cgroup)" || exit 1
 	done
 ) || fail "a contained client failed: $(grep -h oom "$root/$group"/memory.* 2>/dev/null | tr '\n' ' ')"
