@@ -14,6 +14,7 @@
 #include "kvcache/policy.h"
 
 typedef struct KvcAdapterSlot {
+	bool is_listing; /* Atomic: pages of it are on their way into the index */
 	KvcL2Adapter *adapter;
 	KvcOptions *options;
 	bool is_shared;

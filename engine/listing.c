@@ -48,6 +48,8 @@ listing_thread(void *data)
 			kvc_controller_context_adapter_name(&sm->context, listing->adapter);
 		g_warning("%s: listing failed: %s", who, g_strerror((int)-n));
 	}
+	__atomic_store_n(&sm->context.adapters[listing->adapter].is_listing, false,
+			 __ATOMIC_RELEASE);
 	kvc_mutex_lock(&sm->lock);
 	__atomic_store_n(&listing->error, n < 0 ? (int)n : 0, __ATOMIC_RELAXED);
 	listing->is_done = true;
@@ -71,6 +73,7 @@ kvc_listing_start(KvcStorageManager *sm, size_t i)
 	KvcListing *listing = &sm->listings[i];
 	if (!sm->context.adapters[i].adapter->ops->list)
 		return;
+	__atomic_store_n(&sm->context.adapters[i].is_listing, true, __ATOMIC_RELEASE);
 	listing->is_running = pthread_create(&listing->thread, NULL, listing_thread, listing) == 0;
 	g_assert(listing->is_running);
 }

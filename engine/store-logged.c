@@ -45,8 +45,13 @@ kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapte
 	if (!kvc_deletion_log_confirm(c->context->deletions, r->key, adapter, r->delete_id,
 				      &position))
 		return; /* the message of a newer deletion is on its way */
-	/* What cannot be deleted is still there, and would come back with the next question. */
-	bool is_gone = c->context->adapters[adapter].adapter->ops->delete_keys != NULL;
+	/*
+	 * What cannot be deleted is still there, and would come back with the next question; what
+	 * is deleted may be in a page that the listing has read before that.
+	 */
+	const KvcAdapterSlot *slot = &c->context->adapters[adapter];
+	bool is_gone = slot->adapter->ops->delete_keys != NULL &&
+		       !__atomic_load_n(&slot->is_listing, __ATOMIC_ACQUIRE);
 	if (is_gone && !kvc_store_rename_is_deleted_later(r, 1u << adapter))
 		kvc_key_index_unhide(c->context->index, r->key, 1u << adapter);
 	t->sync_position = MAX(t->sync_position, position);

@@ -254,6 +254,23 @@ test_what_an_adapter_cannot_delete_stays_hidden(void **state)
 	bench_free(&b);
 }
 
+/* A page that was read before the deletion is added after it. */
+static void
+test_what_is_deleted_during_a_listing_stays_hidden(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	b.env->slots[0].is_listing = true;
+	delete_key(&b, key, 1);
+	drain(&b);
+	assert_int_equal(env_stat(b.env, deletes_completed), 1);
+	assert_true(is_hidden(&b, key, 1));
+	env_write(b.env, key, 100, 0, KVC_FINISH_FIRST_WINS);
+	drain(&b);
+	assert_false(is_hidden(&b, key, 1));
+	bench_free(&b);
+}
+
 static void
 test_a_deletion_does_not_wait_for_another_adapter(void **state)
 {
@@ -507,6 +524,7 @@ main(void)
 		cmocka_unit_test(test_deletions_are_retried_until_they_are_confirmed),
 		cmocka_unit_test(test_a_locked_key_is_deleted_when_its_lock_is_gone),
 		cmocka_unit_test(test_what_an_adapter_cannot_delete_stays_hidden),
+		cmocka_unit_test(test_what_is_deleted_during_a_listing_stays_hidden),
 		cmocka_unit_test(test_a_deletion_does_not_wait_for_another_adapter),
 		cmocka_unit_test(test_a_dead_deletion_does_not_keep_the_next_object_dirty),
 		cmocka_unit_test(test_what_a_deletion_held_up_is_stored_once_it_ended),
