@@ -4,12 +4,11 @@
 
 #include "kvcache/io.h"
 #include "kvcache/registry.h"
-#include "tests/unit/storage-manager-fixture.h"
+#include "tests/unit/adapter-set-fixture.h"
 
 #include <pthread.h>
 
 #define GATE "type=test-gate,max_size_gb=0.1"
-#define WAIT (20 * KVC_SEC_NS)
 
 /* ---- A mock that can be held ---------------------------------------------------------------- */
 
@@ -125,22 +124,6 @@ register_gate(void)
 }
 
 /* ---- Helpers ------------------------------------------------------------------------------- */
-
-static int
-add(Fixture *f, const char *specification)
-{
-	g_autoptr(GError) error = NULL;
-	int i = kvc_storage_manager_add_adapter(f->sm, specification, &error);
-	if (i < 0)
-		fail_msg("%s", error->message);
-	return i;
-}
-
-static int
-take_away(Fixture *f, size_t i)
-{
-	return kvc_storage_manager_remove_adapter(f->sm, i, WAIT);
-}
 
 static int
 rename_key(Fixture *f, unsigned from, unsigned to)

@@ -4,13 +4,12 @@
 
 #include "kvcache/io.h"
 #include "kvcache/registry.h"
-#include "tests/unit/storage-manager-fixture.h"
+#include "tests/unit/adapter-set-fixture.h"
 
 #include <pthread.h>
 
 #define SLOW MOCK ",latency_ms=300"
 #define HELD "type=test-held,max_size_gb=0.1"
-#define WAIT (20 * KVC_SEC_NS)
 
 /* ---- A policy that tells what it was told -------------------------------------------------- */
 
@@ -99,22 +98,6 @@ register_held_adapter(void)
 }
 
 /* ---- Helpers ------------------------------------------------------------------------------- */
-
-static int
-add(Fixture *f, const char *specification)
-{
-	g_autoptr(GError) error = NULL;
-	int i = kvc_storage_manager_add_adapter(f->sm, specification, &error);
-	if (i < 0)
-		fail_msg("%s", error->message);
-	return i;
-}
-
-static int
-take_away(Fixture *f, size_t i)
-{
-	return kvc_storage_manager_remove_adapter(f->sm, i, WAIT);
-}
 
 static bool
 has_status(Fixture *f, const char *name)
