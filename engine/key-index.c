@@ -45,6 +45,12 @@ typedef struct Entry {
 	uint32_t renaming; /* adapters that have it under a former name; none of tiers */
 } Entry;
 
+/* Protected by the shard's lock. What ADAPTERS (bits) say of a key is not believed. */
+typedef struct Hidden {
+	uint32_t adapters;
+	uint64_t delete_id; /* of its newest deletion, 0: none */
+} Hidden;
+
 /* Renames that an adapter has not confirmed, of one key from or to another. */
 typedef struct Moves {
 	uint32_t counts[KVC_MAX_ADAPTERS];
@@ -53,7 +59,7 @@ typedef struct Moves {
 typedef struct Shard {
 	KvcMutex lock;
 	GHashTable *entries; /* key -> Entry */
-	GHashTable *hidden;  /* key -> adapters (bits), NULL while nothing is hidden */
+	GHashTable *hidden;  /* key -> Hidden, NULL while nothing was hidden */
 	GHashTable *moves;   /* key -> Moves, NULL while nothing was renamed */
 } Shard;
 
@@ -154,12 +160,17 @@ find_order(KvcKeyIndex *index, KvcKeyScope *scope, bool create)
 
 /* ---- Adding -------------------------------------------------------------------------------- */
 
+static Hidden *
+find_hidden_locked(Shard *shard, const KvcObjectKey *key)
+{
+	return shard->hidden ? g_hash_table_lookup(shard->hidden, key) : NULL;
+}
+
 static bool
 is_deleted_locked(Shard *shard, const KvcObjectKey *key, uint32_t tier)
 {
-	if (!shard->hidden)
-		return false;
-	return GPOINTER_TO_UINT(g_hash_table_lookup(shard->hidden, key)) & tier;
+	const Hidden *hidden = find_hidden_locked(shard, key);
+	return hidden && (hidden->adapters & tier);
 }
 
 static bool
@@ -277,16 +288,23 @@ kvc_key_index_add_with(KvcKeyIndex *index,
 		index->scope_known(index->user, key->scope);
 }
 
+/* DELETE_ID 0: it is hidden for another reason than a deletion. */
 static void
-hide_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters)
+hide_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters, uint64_t delete_id)
 {
 	if (!adapters)
 		return;
 	if (!shard->hidden)
-		shard->hidden = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
-						      (GDestroyNotify)kvc_object_key_unref, NULL);
-	adapters |= GPOINTER_TO_UINT(g_hash_table_lookup(shard->hidden, key));
-	g_hash_table_insert(shard->hidden, kvc_object_key_ref(key), GUINT_TO_POINTER(adapters));
+		shard->hidden =
+			g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+					      (GDestroyNotify)kvc_object_key_unref, g_free);
+	Hidden *hidden = find_hidden_locked(shard, key);
+	if (!hidden) {
+		hidden = g_new0(Hidden, 1);
+		g_hash_table_insert(shard->hidden, kvc_object_key_ref(key), hidden);
+	}
+	hidden->adapters |= adapters;
+	hidden->delete_id = MAX(hidden->delete_id, delete_id);
 }
 
 void
@@ -299,7 +317,7 @@ kvc_key_index_replace_with(KvcKeyIndex *index,
 	kvc_mutex_lock(&shard->lock);
 	Entry *entry = g_hash_table_lookup(shard->entries, key);
 	if (entry) {
-		hide_locked(shard, key, (entry->tiers | entry->renaming) & ~KVC_TIER_L1);
+		hide_locked(shard, key, (entry->tiers | entry->renaming) & ~KVC_TIER_L1, 0);
 		entry->tiers = entry->renaming = 0;
 		renew_version_locked(index, entry);
 		update_locked(entry, KVC_TIER_L1, bytes, attributes);
@@ -442,12 +460,15 @@ forget_renaming_locked(Shard *shard, const KvcObjectKey *key)
 }
 
 uint32_t
-kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters)
+kvc_key_index_hide(KvcKeyIndex *index,
+		   KvcObjectKey *key,
+		   uint32_t adapters,
+		   uint64_t delete_id)
 {
 	Shard *shard = shard_of(index, key);
 	bool is_lost = false;
 	kvc_mutex_lock(&shard->lock);
-	hide_locked(shard, key, adapters);
+	hide_locked(shard, key, adapters, delete_id);
 	uint32_t had = forget_renaming_locked(shard, key);
 	had |= clear_tiers_locked(shard, key, UINT32_MAX, &is_lost);
 	kvc_mutex_unlock(&shard->lock);
@@ -459,42 +480,40 @@ kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters)
 static void
 unhide_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters)
 {
-	if (!shard->hidden)
+	Hidden *hidden = find_hidden_locked(shard, key);
+	if (!hidden)
 		return;
-	uint32_t left = GPOINTER_TO_UINT(g_hash_table_lookup(shard->hidden, key)) & ~adapters;
-	if (left)
-		g_hash_table_insert(shard->hidden, kvc_object_key_ref(key), GUINT_TO_POINTER(left));
-	else
+	hidden->adapters &= ~adapters;
+	if (!hidden->adapters)
 		g_hash_table_remove(shard->hidden, key);
 }
 
 void
-kvc_key_index_hide_from(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters)
+kvc_key_index_hide_from(KvcKeyIndex *index,
+			KvcObjectKey *key,
+			uint32_t adapters,
+			uint64_t delete_id)
 {
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);
-	hide_locked(shard, key, adapters);
+	hide_locked(shard, key, adapters, delete_id);
 	kvc_mutex_unlock(&shard->lock);
 }
 
 static gboolean
 forget_hidden(void *key, void *value, void *user)
 {
-	return (GPOINTER_TO_UINT(value) & ~GPOINTER_TO_UINT(user)) == 0;
+	Hidden *hidden = value;
+	hidden->adapters &= ~GPOINTER_TO_UINT(user);
+	return hidden->adapters == 0;
 }
 
 static void
 forget_hidden_locked(Shard *shard, uint32_t adapter)
 {
-	GHashTableIter iter;
-	void *value;
-	if (!shard->hidden)
-		return;
-	g_hash_table_foreach_remove(shard->hidden, forget_hidden, GUINT_TO_POINTER(adapter));
-	g_hash_table_iter_init(&iter, shard->hidden);
-	while (g_hash_table_iter_next(&iter, NULL, &value))
-		g_hash_table_iter_replace(&iter,
-					  GUINT_TO_POINTER(GPOINTER_TO_UINT(value) & ~adapter));
+	if (shard->hidden)
+		g_hash_table_foreach_remove(shard->hidden, forget_hidden,
+					    GUINT_TO_POINTER(adapter));
 }
 
 /* Appends the keys (referenced) that nobody has any more to LOST, those that L1 has to LEFT. */
@@ -534,11 +553,16 @@ kvc_key_index_forget(KvcKeyIndex *index, uint32_t adapter)
 }
 
 void
-kvc_key_index_unhide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters)
+kvc_key_index_unhide(KvcKeyIndex *index,
+		     KvcObjectKey *key,
+		     uint32_t adapters,
+		     uint64_t delete_id)
 {
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);
-	unhide_locked(shard, key, adapters);
+	const Hidden *hidden = find_hidden_locked(shard, key);
+	if (hidden && hidden->delete_id <= delete_id)
+		unhide_locked(shard, key, adapters);
 	kvc_mutex_unlock(&shard->lock);
 }
 
@@ -563,7 +587,7 @@ kvc_key_index_note_outdated(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier
 	kvc_mutex_lock(&shard->lock);
 	Entry *entry = g_hash_table_lookup(shard->entries, key);
 	if (entry && (entry->tiers & KVC_TIER_L1) && !is_moving_locked(shard, key, tier)) {
-		hide_locked(shard, key, tier);
+		hide_locked(shard, key, tier, 0);
 		entry->tiers &= ~tier;
 	}
 	kvc_mutex_unlock(&shard->lock);
@@ -600,6 +624,17 @@ end_move_locked(Shard *shard, KvcObjectKey *key, uint32_t adapter)
 	return is_last;
 }
 
+/* Forgets what is hidden of KEY, and returns from which adapters. */
+static uint32_t
+take_hidden_locked(Shard *shard, KvcObjectKey *key)
+{
+	const Hidden *hidden = find_hidden_locked(shard, key);
+	uint32_t adapters = hidden ? hidden->adapters : 0;
+	if (hidden)
+		g_hash_table_remove(shard->hidden, key);
+	return adapters;
+}
+
 /*
  * What is hidden of OLD_KEY will be of NEW_KEY: an older version, renamed with the rest. OLD_KEY is
  * hidden by the rename itself. Where NEW_KEY cannot be renamed over it is an older version now.
@@ -614,16 +649,9 @@ hide_renamed_locked(Shard *from,
 {
 	if (new_key->space == KVC_SPACE_CHUNK)
 		return;
-	uint32_t old_hidden = 0, new_hidden = 0;
-	if (from->hidden) {
-		old_hidden = GPOINTER_TO_UINT(g_hash_table_lookup(from->hidden, old_key));
-		g_hash_table_remove(from->hidden, old_key);
-	}
-	if (to->hidden) {
-		new_hidden = GPOINTER_TO_UINT(g_hash_table_lookup(to->hidden, new_key));
-		g_hash_table_remove(to->hidden, new_key);
-	}
-	hide_locked(to, new_key, (old_hidden & movable) | ((new_hidden | replaced) & ~movable));
+	uint32_t old_hidden = take_hidden_locked(from, old_key);
+	uint32_t new_hidden = take_hidden_locked(to, new_key);
+	hide_locked(to, new_key, (old_hidden & movable) | ((new_hidden | replaced) & ~movable), 0);
 }
 
 /* Both orders' and both tables' locks are held. True: NEW_KEY is the first one of its scope. */
@@ -697,11 +725,14 @@ kvc_key_index_end_rename(KvcKeyIndex *index,
 	kvc_mutex_lock(&to->lock);
 	bool is_last = end_move_locked(to, new_key, adapter);
 	Entry *entry = is_last ? g_hash_table_lookup(to->entries, new_key) : NULL;
+	const Hidden *hidden = is_last ? find_hidden_locked(to, new_key) : NULL;
+	if (hidden && end == KVC_RENAME_ABSENT && hidden->delete_id == 0)
+		unhide_locked(to, new_key, adapter);
 	if (entry) {
 		if (end == KVC_RENAME_PRESENT && !is_deleted_locked(to, new_key, adapter))
 			entry->tiers |= entry->renaming & adapter;
 		else if (end == KVC_RENAME_STALE && new_key->space != KVC_SPACE_CHUNK)
-			hide_locked(to, new_key, adapter);
+			hide_locked(to, new_key, adapter, 0);
 		entry->renaming &= ~adapter;
 		is_lost = !is_known(entry);
 	}

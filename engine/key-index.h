@@ -71,18 +71,29 @@ void kvc_key_index_remove_version(KvcKeyIndex *index,
 				  uint32_t tiers,
 				  uint32_t version);
 /*
- * Removes KEY from every tier and hides it from ADAPTERS (bits) until kvc_key_index_unhide. Returns
- * the tiers it was in, 0 if unknown. Calls key_lost.
+ * Removes KEY from every tier and hides it from ADAPTERS (bits) until they have confirmed this
+ * deletion (kvc_key_index_unhide with DELETE_ID, which grows). Returns the tiers it was in, 0 if
+ * unknown. Calls key_lost.
  */
-uint32_t kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);
+uint32_t kvc_key_index_hide(KvcKeyIndex *index,
+			    KvcObjectKey *key,
+			    uint32_t adapters,
+			    uint64_t delete_id);
 /* Hides KEY from ADAPTERS, in which it is not, and changes nothing else. */
-void kvc_key_index_hide_from(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);
+void kvc_key_index_hide_from(KvcKeyIndex *index,
+			     KvcObjectKey *key,
+			     uint32_t adapters,
+			     uint64_t delete_id);
+/* ADAPTERS confirmed deletion DELETE_ID of KEY: believes them again, unless a newer one is known. */
+void kvc_key_index_unhide(KvcKeyIndex *index,
+			  KvcObjectKey *key,
+			  uint32_t adapters,
+			  uint64_t delete_id);
 /*
  * ADAPTER (one bit) is gone, and no rename is pending on it: forgets all about it. Calls key_lost
  * for the keys that only it had. Returns the keys that it had and only L1 has now (transfer full).
  */
 GPtrArray *kvc_key_index_forget(KvcKeyIndex *index, uint32_t adapter);
-void kvc_key_index_unhide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters);
 
 /*
  * The entry of OLD_KEY becomes that of NEW_KEY, at the end of its scope, in place of what was
@@ -97,8 +108,9 @@ void kvc_key_index_rename(KvcKeyIndex *index,
 			  uint32_t adapters,
 			  uint32_t movable);
 /*
- * What an adapter has as the new key after a rename: what OLD_KEY was known to be, nothing, or
- * something else, which stays hidden until it is stored over (as after kvc_key_index_replace_with).
+ * What an adapter has as the new key after a rename: what OLD_KEY was known to be; nothing, and what
+ * was hidden there is gone; or something else, which stays hidden until it is stored over (as after
+ * kvc_key_index_replace_with).
  */
 typedef enum { KVC_RENAME_PRESENT, KVC_RENAME_ABSENT, KVC_RENAME_STALE } KvcRenameEnd;
 /*

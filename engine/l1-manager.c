@@ -88,6 +88,15 @@ kvc_l1_manager_set_may_admit(KvcL1Manager *m,
 }
 
 void
+kvc_l1_manager_set_is_taken(KvcL1Manager *m,
+			    bool (*is_taken)(void *user, KvcL1Object *object),
+			    void *user)
+{
+	m->is_taken = is_taken;
+	m->is_taken_user = user;
+}
+
+void
 kvc_l1_manager_set_lock_ttl(KvcL1Manager *m, int64_t read_ns, int64_t write_ns)
 {
 	m->read_ttl_ns = read_ns > 0 ? read_ns : KVC_L1_READ_TTL_NS;
@@ -432,6 +441,17 @@ drop_unsealed(KvcL1Object *object, int rc)
 	return KVC_L1_OUT_OF_MEMORY;
 }
 
+static bool
+is_taken_locked(KvcL1Manager *m, KvcL1Object *object)
+{
+	if (!m->is_taken)
+		return false;
+	kvc_listener_enter();
+	bool is_taken = m->is_taken(m->is_taken_user, object);
+	kvc_listener_leave();
+	return is_taken;
+}
+
 KvcL1Error
 kvc_l1_manager_finish_write(KvcL1Manager *m,
 			    KvcL1Object *object,
@@ -449,7 +469,7 @@ kvc_l1_manager_finish_write(KvcL1Manager *m,
 	KvcL1Shard *shard = kvc_l1_shard_of(m, key);
 	kvc_mutex_lock(&shard->lock);
 	KvcL1Object *old = g_hash_table_lookup(shard->objects, key);
-	if (old && mode == KVC_FINISH_FIRST_WINS) {
+	if (mode == KVC_FINISH_FIRST_WINS && (old || is_taken_locked(m, object))) {
 		object->state = KVC_L1_DETACHED;
 		kvc_mutex_unlock(&shard->lock);
 		kvc_stats_add(m->stats, l1_writes_dropped, 1);

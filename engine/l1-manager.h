@@ -119,6 +119,13 @@ void kvc_l1_manager_set_make_room(KvcL1Manager *m,
 void kvc_l1_manager_set_may_admit(KvcL1Manager *m,
 				  bool (*may_admit)(void *user, KvcL1Object *object),
 				  void *user);
+/*
+ * IS_TAKEN is asked likewise whether another tier has a first object of the key of OBJECT, which
+ * is to be committed FIRST_WINS and would be the first one in L1. Set before use; NULL: never.
+ */
+void kvc_l1_manager_set_is_taken(KvcL1Manager *m,
+				 bool (*is_taken)(void *user, KvcL1Object *object),
+				 void *user);
 /* Are finished writes dirty (is there something that will call set_clean)? Default: no. */
 void kvc_l1_manager_set_tracks_dirty(KvcL1Manager *m, bool tracks_dirty);
 
@@ -211,10 +218,10 @@ void kvc_l1_manager_trim_write(KvcL1Manager *m, KvcL1Object *object, uint64_t by
 /*
  * Commits a staging object (takes the reference): size = what the file has, memory trimmed to it,
  * its file one that nobody can write any more (a copy, where somebody still can). SUCCESS;
- * KEY_NOT_WRITABLE: FIRST_WINS and the key is resident, ours was dropped; KEY_IN_WRONG_STATE: not
- * staging (then the reference stays the caller's); OUT_OF_MEMORY: its file could not be trimmed,
- * filled or copied, it was dropped. May wait a few ms for the last descriptor of the writer to go:
- * without locks. Fires on_write_finished.
+ * KEY_NOT_WRITABLE: FIRST_WINS and the key is resident or taken, ours was dropped;
+ * KEY_IN_WRONG_STATE: not staging (then the reference stays the caller's); OUT_OF_MEMORY: its file
+ * could not be trimmed, filled or copied, it was dropped. May wait a few ms for the last descriptor
+ * of the writer to go: without locks. Fires on_write_finished.
  */
 KvcL1Error kvc_l1_manager_finish_write(KvcL1Manager *m,
 				       KvcL1Object *object,

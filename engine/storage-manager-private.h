@@ -37,6 +37,7 @@ struct KvcStorageManager {
 
 	KvcStats stats;
 	KvcListing listings[KVC_MAX_ADAPTERS];
+	uint64_t last_delete_id; /* Atomic; without a deletion log, which counts itself */
 
 	/* Held, shared, from a look at the active adapters until the controllers were told. */
 	KvcRwLock adapters_lock;

@@ -64,6 +64,23 @@ on_renamed(KvcL1ManagerListener *l,
 			     kvc_controller_context_renamers(context));
 }
 
+/*
+ * The first complete object of a key wins also when only L2 has it, but not when that goes. A chunk
+ * of the same size becomes its L1 copy (the store finds it there and skips); another size would be
+ * other bytes.
+ */
+static bool
+is_other_object_in_l2(void *user, KvcL1Object *object)
+{
+	const KvcStorageManager *sm = user;
+	KvcObjectInfo info;
+	if (kvc_key_index_get(sm->context.index, object->key, &info) < 0 ||
+	    !(info.tiers & kvc_controller_context_active(&sm->context)))
+		return false;
+	return object->key->space != KVC_SPACE_CHUNK ||
+	       (info.bytes != 0 && info.bytes != object->bytes);
+}
+
 /* ---- Construction -------------------------------------------------------------------------- */
 
 static bool
@@ -115,6 +132,7 @@ build_l1(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **
 		.on_renamed = on_renamed,
 	};
 	kvc_l1_manager_register_listener(sm->context.l1, &sm->index_listener);
+	kvc_l1_manager_set_is_taken(sm->context.l1, is_other_object_in_l2, sm);
 	sm->eviction = kvc_eviction_controller_new(sm->context.l1, sm->memory, sm->eviction_policy,
 						   watermark > 0 ? watermark : 0.8,
 						   ratio > 0 ? ratio : 0.2);
@@ -147,7 +165,7 @@ static void
 replay_deletion(void *user, KvcObjectKey *key, size_t adapter, uint64_t id)
 {
 	KvcStorageManager *sm = user;
-	kvc_key_index_hide(sm->context.index, key, 1u << adapter);
+	kvc_key_index_hide(sm->context.index, key, 1u << adapter, id);
 	kvc_store_controller_submit_logged_delete(sm->store, key, 1u << adapter, id);
 }
 
@@ -277,20 +295,6 @@ kvc_storage_manager_trim_write(KvcStorageManager *sm, KvcL1Object *object, uint6
 	kvc_l1_manager_trim_write(sm->context.l1, object, bytes);
 }
 
-/*
- * The first complete object of a key wins also when only L2 has it, but not when that goes. With
- * the same size ours becomes its L1 copy (the store finds it there and skips); another size would
- * be other bytes.
- */
-static bool
-is_other_object_in_l2(KvcStorageManager *sm, KvcObjectKey *key, KvcL1Object *object)
-{
-	KvcObjectInfo info;
-	return kvc_key_index_get(sm->context.index, key, &info) == 0 &&
-	       (info.tiers & kvc_controller_context_active(&sm->context)) && info.bytes != 0 &&
-	       info.bytes != kvc_l1_object_get_bytes(object);
-}
-
 int
 kvc_storage_manager_finish_write(KvcStorageManager *sm,
 				 KvcL1Object *object,
@@ -303,11 +307,6 @@ kvc_storage_manager_finish_write(KvcStorageManager *sm,
 	if (!key || (reserved && !kvc_object_key_equal(reserved, key))) {
 		kvc_l1_manager_abort_write(sm->context.l1, object);
 		return -EINVAL;
-	}
-	if (mode == KVC_FINISH_FIRST_WINS && is_other_object_in_l2(sm, key, object)) {
-		kvc_stats_add(&sm->stats, l1_writes_dropped, 1);
-		kvc_l1_manager_abort_write(sm->context.l1, object);
-		return KVC_FINISHED_DROPPED;
 	}
 	KvcL1Error error = kvc_l1_manager_finish_write(sm->context.l1, object, key, mode);
 	if (error == KVC_L1_KEY_NOT_WRITABLE)
@@ -400,6 +399,15 @@ kvc_storage_manager_list_scopes(KvcStorageManager *sm)
 	return kvc_key_index_list_scopes(sm->context.index);
 }
 
+/* Returns its id. */
+static uint64_t
+add_deletion(KvcStorageManager *sm, KvcObjectKey *key, uint32_t adapters)
+{
+	if (sm->context.deletions)
+		return kvc_deletion_log_add(sm->context.deletions, key, adapters);
+	return __atomic_add_fetch(&sm->last_delete_id, 1, __ATOMIC_RELAXED);
+}
+
 /*
  * Every adapter: a store may be on its way to one that the index does not name yet. One that is
  * about to go is asked nothing more; the log keeps the deletion for its return.
@@ -412,8 +420,8 @@ delete_in_set(KvcStorageManager *sm, KvcObjectKey *key)
 	if (kvc_key_index_get(sm->context.index, key, NULL) < 0)
 		return -ENOENT;
 	/* First: what confirms an older deletion must not unhide the key after we hid it. */
-	uint64_t id = kvc_deletion_log_add(sm->context.deletions, key, present);
-	kvc_key_index_hide(sm->context.index, key, present);
+	uint64_t id = add_deletion(sm, key, present);
+	kvc_key_index_hide(sm->context.index, key, present, id);
 	kvc_l1_manager_delete(sm->context.l1, key, true);
 	kvc_l1_manager_set_pinned(sm->context.l1, key, false);
 	if (adapters)

@@ -333,6 +333,7 @@ store_thread(void *data)
 		if (!c->is_halting) {
 			kvc_store_fire_backoffs(c, kvc_now_ns());
 			kvc_store_record_try_given_up(c);
+			kvc_store_record_probe_given_up(c, kvc_now_ns());
 			kvc_store_rename_run(c);
 			kvc_store_process_ready(c);
 			kvc_store_adapters_finish(c);

@@ -52,8 +52,10 @@ kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapte
 	const KvcAdapterSlot *slot = &c->context->adapters[adapter];
 	bool is_gone = slot->adapter->ops->delete_keys != NULL &&
 		       !__atomic_load_n(&slot->is_listing, __ATOMIC_ACQUIRE);
-	if (is_gone && !kvc_store_rename_is_deleted_later(r, 1u << adapter))
-		kvc_key_index_unhide(c->context->index, r->key, 1u << adapter);
+	/* What was hidden of a plain key went with the rename: this is about what was before it. */
+	bool is_renamed = r->before && r->key->space != KVC_SPACE_CHUNK;
+	if (is_gone && !is_renamed)
+		kvc_key_index_unhide(c->context->index, r->key, 1u << adapter, r->delete_id);
 	t->sync_position = MAX(t->sync_position, position);
 	if (t->sync_position <= c->log_synced)
 		return;

@@ -151,6 +151,7 @@ typedef struct KvcStoreLane {
 	 * and whether they are worth another try. */
 	GHashTable *given_up;
 	bool is_reached;
+	int64_t probe_ns; /* when one of them is tried, with nothing known; 0: there are none */
 } KvcStoreLane;
 
 typedef enum {
@@ -267,6 +268,8 @@ kvc_store_keys_new(void)
 }
 /* Stores again what was given up because its adapter could not be reached, once that one is. */
 void kvc_store_record_try_given_up(KvcStoreController *c);
+/* Tries one of them now and then: nobody else may ask an adapter that nobody needs. */
+void kvc_store_record_probe_given_up(KvcStoreController *c, int64_t now_ns);
 static inline GHashTable *
 kvc_store_key_set_new(void)
 {
@@ -314,8 +317,6 @@ uint32_t kvc_store_rename_blocks(const KvcStoreRecord *r);
 uint32_t kvc_store_rename_stuck(const KvcStoreRecord *r);
 /* Is R's key the new name of a rename that is pending? */
 bool kvc_store_rename_is_target(const KvcStoreRecord *r);
-/* Does a later record of R's key delete on the adapters BIT? */
-bool kvc_store_rename_is_deleted_later(const KvcStoreRecord *r, uint32_t bit);
 /* The one of KEY's records that is deleting on the adapter BIT. */
 KvcStoreRecord *
 kvc_store_rename_find_deleting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit);

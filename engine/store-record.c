@@ -28,6 +28,9 @@ static const int64_t backoff_delays_ns[KVC_STORE_BACKOFFS] = {
 	5000 * KVC_MSEC_NS, 250 * KVC_MSEC_NS, /* what is put off */
 };
 
+/* How often one of those that were given up is tried, if the breaker lets it. */
+#define PROBE_NS KVC_SEC_NS
+
 /* Beyond that a flush tries them again. */
 #define MAX_GIVEN_UP 1000000
 
@@ -157,6 +160,11 @@ kvc_store_next_due_ns(KvcStoreController *c)
 		if (t && (due == 0 || t->due_ns < due))
 			due = t->due_ns;
 	}
+	for (uint32_t bits = c->active; bits; bits &= bits - 1) {
+		const KvcStoreLane *lane = &c->lanes[__builtin_ctz(bits)];
+		if (lane->probe_ns && (due == 0 || lane->probe_ns < due))
+			due = lane->probe_ns;
+	}
 	return due;
 }
 
@@ -200,9 +208,11 @@ kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapte
 	kvc_breaker_get_status(c->context->adapters[adapter].breaker, &status);
 	if (status.is_slowest) {
 		give_up(c, r, adapter, error);
-		GHashTable *given_up = c->lanes[adapter].given_up;
-		if (!r->stored && g_hash_table_size(given_up) < MAX_GIVEN_UP)
-			g_hash_table_add(given_up, kvc_object_key_ref(r->key));
+		KvcStoreLane *lane = &c->lanes[adapter];
+		if (!r->stored && g_hash_table_size(lane->given_up) < MAX_GIVEN_UP)
+			g_hash_table_add(lane->given_up, kvc_object_key_ref(r->key));
+		if (lane->probe_ns == 0)
+			lane->probe_ns = kvc_now_ns() + PROBE_NS;
 		return;
 	}
 	kvc_stats_add(c->context->stats, stores_put_off, 1);
@@ -540,6 +550,7 @@ end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_del
 		return;
 	}
 	t->delete_tries = 0;
+	c->lanes[adapter].is_reached = true;
 	kvc_stats_add(c->context->stats, deletes_completed, 1);
 	if (r->delete_todo & bit)
 		return;
@@ -640,6 +651,40 @@ try_lane_given_up(KvcStoreController *c, KvcStoreLane *lane)
 		KvcStoreRecord *r = kvc_store_record_get(c, key);
 		try_given_up(c, r);
 		kvc_store_record_advance(c, r);
+	}
+}
+
+/* False: there is nothing to store of any of them any more. */
+static bool
+try_one_given_up(KvcStoreController *c, KvcStoreLane *lane)
+{
+	GHashTableIter iter;
+	void *key;
+	for (;;) {
+		g_hash_table_iter_init(&iter, lane->given_up);
+		if (!g_hash_table_iter_next(&iter, &key, NULL))
+			return false;
+		KvcStoreRecord *r = kvc_store_record_get(c, key);
+		g_hash_table_iter_remove(&iter);
+		try_given_up(c, r);
+		bool is_tried = r->next || r->object;
+		kvc_store_record_advance(c, r);
+		if (is_tried)
+			return true;
+	}
+}
+
+void
+kvc_store_record_probe_given_up(KvcStoreController *c, int64_t now_ns)
+{
+	for (uint32_t bits = c->active; bits; bits &= bits - 1) {
+		size_t a = (size_t)__builtin_ctz(bits);
+		KvcStoreLane *lane = &c->lanes[a];
+		if (lane->probe_ns == 0 || lane->probe_ns > now_ns)
+			continue;
+		bool is_tried = !kvc_breaker_would_admit(c->context->adapters[a].breaker) ||
+				try_one_given_up(c, lane);
+		lane->probe_ns = is_tried ? now_ns + PROBE_NS : 0;
 	}
 }
 

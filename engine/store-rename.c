@@ -48,15 +48,6 @@ previous(const KvcStoreRecord *r)
 	return r == r->after->from ? r->after->from_before : r->after->to_before;
 }
 
-/* NULL: R is the newest of its key. */
-static KvcStoreRecord *
-following(const KvcStoreRecord *r)
-{
-	if (!r->before)
-		return NULL;
-	return r == r->before->from_before ? r->before->from : r->before->to;
-}
-
 static uint32_t
 work_of(const KvcStoreRecord *r)
 {
@@ -112,15 +103,6 @@ bool
 kvc_store_rename_is_target(const KvcStoreRecord *r)
 {
 	return r->after && r == r->after->to;
-}
-
-bool
-kvc_store_rename_is_deleted_later(const KvcStoreRecord *r, uint32_t bit)
-{
-	while ((r = following(r)))
-		if (kvc_store_record_deleting(r) & bit)
-			return true;
-	return false;
 }
 
 KvcStoreRecord *
@@ -373,6 +355,16 @@ end_rename(KvcStoreController *c, KvcStoreRename *m, size_t a, int error)
 	}
 }
 
+/* NEW, or OLD of an adapter that cannot rename, was deleted from the adapter A. */
+static void
+end_purge(KvcStoreController *c, KvcStoreRename *m, size_t a)
+{
+	/* It may be in a page that the listing has read before that. */
+	const KvcAdapterSlot *slot = &c->context->adapters[a];
+	bool is_listing = __atomic_load_n(&slot->is_listing, __ATOMIC_ACQUIRE);
+	end_on_adapter(c, m, a, is_listing ? KVC_RENAME_STALE : KVC_RENAME_ABSENT);
+}
+
 void
 kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message)
 {
@@ -386,7 +378,7 @@ kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message)
 	else if (is_failed)
 		wait_on_adapter(c, m, a, message->error);
 	else if ((m->by_store | m->purge) & bit)
-		end_on_adapter(c, m, a, KVC_RENAME_ABSENT);
+		end_purge(c, m, a);
 	else
 		end_rename(c, m, a, message->error);
 	kvc_store_rename_kick(c, m);

@@ -280,6 +280,19 @@ op_fsyncdir(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info 
 	fuse_reply_err(req, 0);
 }
 
+/* As the manual of a file system that has no such files says; without these it is ENOSYS. */
+static void
+op_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
+{
+	fuse_reply_err(req, EPERM);
+}
+
+static void
+op_symlink(fuse_req_t req, const char *target, fuse_ino_t parent, const char *name)
+{
+	fuse_reply_err(req, EPERM);
+}
+
 const struct fuse_lowlevel_ops kvcfs_ops = {
 	.lookup = kvcfs_op_lookup,
 	.forget = op_forget,
@@ -287,6 +300,8 @@ const struct fuse_lowlevel_ops kvcfs_ops = {
 	.getattr = kvcfs_op_getattr,
 	.setattr = kvcfs_op_setattr,
 	.mkdir = kvcfs_op_mkdir,
+	.mknod = op_mknod,
+	.symlink = op_symlink,
 	.unlink = kvcfs_op_unlink,
 	.rmdir = kvcfs_op_rmdir,
 	.rename = kvcfs_op_rename,

@@ -128,8 +128,9 @@ int kvc_storage_manager_extend_write(KvcStorageManager *sm, KvcL1Object *object,
 void kvc_storage_manager_trim_write(KvcStorageManager *sm, KvcL1Object *object, uint64_t bytes);
 
 typedef enum {
-	KVC_FINISH_FIRST_WINS =
-		0, /* a resident object stays, ours is dropped: returns KVC_FINISHED_DROPPED */
+	/* An object in L1 or L2 stays, ours is dropped: KVC_FINISHED_DROPPED. Chunks of one hash
+	 * are the same: where only L2 has one of ours' size, ours becomes its L1 copy. */
+	KVC_FINISH_FIRST_WINS = 0,
 	KVC_FINISH_REPLACE = 1, /* ours becomes the object */
 } KvcFinishMode;
 #define KVC_FINISHED_DROPPED 1

@@ -14,6 +14,7 @@
 typedef struct Bench {
 	Env *env;
 	KvcStoreController *store;
+	uint64_t last_delete_id;
 } Bench;
 
 static inline uint32_t
@@ -90,9 +91,10 @@ drain(Bench *b)
 static inline void
 delete_key(Bench *b, KvcObjectKey *key, uint32_t adapters)
 {
-	kvc_key_index_hide(b->env->context.index, key, adapters);
+	uint64_t id = ++b->last_delete_id;
+	kvc_key_index_hide(b->env->context.index, key, adapters, id);
 	kvc_l1_manager_delete(b->env->context.l1, key, true);
-	kvc_store_controller_submit_delete(b->store, key, adapters);
+	kvc_store_controller_submit_logged_delete(b->store, key, adapters, id);
 }
 
 static inline bool

@@ -618,7 +618,7 @@ test_facts_8_no_buffer_goes_while_an_adapter_uses_it(void **state)
 			     FAKE_LOAD, 5);
 	assert_int_equal(answer(&b, &late), 0);
 	drop(&late);
-	kvc_key_index_hide(b.env->context.index, b.keys[2], 1);
+	kvc_key_index_hide(b.env->context.index, b.keys[2], 1, 0);
 	kvc_l1_manager_delete(b.env->context.l1, b.keys[2], true);
 	pthread_create(&thread, NULL, stop_prefetch_thread, b.c);
 	nap(20);

@@ -433,14 +433,14 @@ random_step(Fixture *f, Model *model, GRand *rand)
 	g_autoptr(KvcObjectKey) key = key_of(f, number);
 	switch (g_rand_int_range(rand, 0, 8)) {
 	case 0:
-		assert_int_equal(kvc_key_index_hide(f->index, key, tier & ~L1),
+		assert_int_equal(kvc_key_index_hide(f->index, key, tier & ~L1, 0),
 				 model->tiers[number]);
 		model->hidden[number] |= tier & ~L1;
 		model_remove(model, number, UINT32_MAX);
 		break;
 	case 1:
 	case 2:
-		kvc_key_index_unhide(f->index, key, tier & ~L1);
+		kvc_key_index_unhide(f->index, key, tier & ~L1, 0);
 		model->hidden[number] &= ~tier;
 		break;
 	case 3:
@@ -497,7 +497,7 @@ test_hide_removes_and_keeps_away(void **state)
 	add(f, 1, A);
 	add(f, 1, B);
 	add(f, 1, L1);
-	assert_int_equal(kvc_key_index_hide(f->index, key, A | B), A | B | L1);
+	assert_int_equal(kvc_key_index_hide(f->index, key, A | B, 0), A | B | L1);
 	assert_int_equal(lost_of(f, 1), 1);
 	assert_false(is_known(f, 1));
 	assert_listed(f, "");
@@ -510,12 +510,12 @@ test_hide_removes_and_keeps_away(void **state)
 	add(f, 1, L1);
 	add(f, 1, A);
 	assert_int_equal(info_of(f, 1).tiers, L1);
-	kvc_key_index_unhide(f->index, key, A);
+	kvc_key_index_unhide(f->index, key, A, 0);
 	add(f, 1, B);
 	assert_int_equal(info_of(f, 1).tiers, L1);
 	add(f, 1, A);
 	assert_int_equal(info_of(f, 1).tiers, L1 | A);
-	kvc_key_index_unhide(f->index, key, B);
+	kvc_key_index_unhide(f->index, key, B, 0);
 	add(f, 1, B);
 	assert_int_equal(info_of(f, 1).tiers, L1 | A | B);
 	assert_int_equal(lost_of(f, 1), 1);
@@ -526,23 +526,45 @@ test_hide_unknown_key(void **state)
 {
 	Fixture *f = *state;
 	g_autoptr(KvcObjectKey) key = key_of(f, 1);
-	assert_int_equal(kvc_key_index_hide(f->index, key, A), 0);
+	assert_int_equal(kvc_key_index_hide(f->index, key, A, 0), 0);
 	assert_int_equal(f->n_lost, 0);
 	assert_int_equal(f->n_scopes_known, 0);
 	add(f, 1, A);
 	assert_false(is_known(f, 1));
 	assert_int_equal(f->n_scopes_known, 0);
 	/* Hidden twice, confirmed in turn. */
-	assert_int_equal(kvc_key_index_hide(f->index, key, B), 0);
-	kvc_key_index_unhide(f->index, key, A);
+	assert_int_equal(kvc_key_index_hide(f->index, key, B, 0), 0);
+	kvc_key_index_unhide(f->index, key, A, 0);
 	add(f, 1, B);
 	assert_false(is_known(f, 1));
 	add(f, 1, A);
 	assert_int_equal(info_of(f, 1).tiers, A);
-	kvc_key_index_unhide(f->index, key, B);
-	kvc_key_index_unhide(f->index, key, A | B);
+	kvc_key_index_unhide(f->index, key, B, 0);
+	kvc_key_index_unhide(f->index, key, A | B, 0);
 	add(f, 1, B);
 	assert_int_equal(info_of(f, 1).tiers, A | B);
+}
+
+static void
+test_an_older_deletion_unhides_nothing(void **state)
+{
+	Fixture *f = *state;
+	g_autoptr(KvcObjectKey) key = key_of(f, 1);
+	add(f, 1, A);
+	assert_int_equal(kvc_key_index_hide(f->index, key, A | B, 3), A);
+	assert_int_equal(kvc_key_index_hide(f->index, key, A | B, 4), 0);
+	kvc_key_index_unhide(f->index, key, A, 3);
+	add(f, 1, A);
+	assert_false(is_known(f, 1));
+	/* Told in the wrong order, of two threads. */
+	assert_int_equal(kvc_key_index_hide(f->index, key, A, 2), 0);
+	kvc_key_index_unhide(f->index, key, A, 3);
+	add(f, 1, A);
+	assert_false(is_known(f, 1));
+	kvc_key_index_unhide(f->index, key, A, 4);
+	add(f, 1, A);
+	add(f, 1, B);
+	assert_int_equal(info_of(f, 1).tiers, A);
 }
 
 static void
@@ -551,11 +573,11 @@ test_hide_from_nobody(void **state)
 	Fixture *f = *state;
 	g_autoptr(KvcObjectKey) key = key_of(f, 1);
 	add(f, 1, L1);
-	assert_int_equal(kvc_key_index_hide(f->index, key, 0), L1);
+	assert_int_equal(kvc_key_index_hide(f->index, key, 0, 0), L1);
 	assert_int_equal(lost_of(f, 1), 1);
 	add(f, 1, A);
 	assert_int_equal(info_of(f, 1).tiers, A);
-	kvc_key_index_unhide(f->index, key, A);
+	kvc_key_index_unhide(f->index, key, A, 0);
 }
 
 static void
@@ -568,7 +590,7 @@ test_no_callbacks_needed(void **state)
 	kvc_key_index_add(index, key, A, 1, 1);
 	kvc_key_index_remove(index, key, A);
 	kvc_key_index_add(index, key, L1, 1, 1);
-	kvc_key_index_hide(index, key, A);
+	kvc_key_index_hide(index, key, A, 0);
 	kvc_key_index_add(index, key, L1, 1, 1);
 	kvc_key_index_free(index);
 	/* Nothing is left of the references. */
@@ -695,7 +717,7 @@ test_replaced_versions_hide_older_copies(void **state)
 	assert_int_equal(info_of(f, 1).bytes, 77);
 	add(f, 1, A);
 	assert_int_equal(info_of(f, 1).tiers, L1);
-	kvc_key_index_unhide(f->index, key, A);
+	kvc_key_index_unhide(f->index, key, A, 0);
 	add(f, 1, A);
 	add(f, 1, B);
 	assert_int_equal(info_of(f, 1).tiers, L1 | A);
@@ -788,6 +810,7 @@ main(void)
 		TEST(test_matches_a_model),
 		TEST(test_hide_removes_and_keeps_away),
 		TEST(test_hide_unknown_key),
+		TEST(test_an_older_deletion_unhides_nothing),
 		TEST(test_hide_from_nobody),
 		TEST(test_replaced_versions_hide_older_copies),
 		TEST(test_a_version_is_one_state_of_the_bytes),

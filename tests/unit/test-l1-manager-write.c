@@ -358,6 +358,46 @@ test_two_writers_same_key(void **state)
 	assert_heard(f, "rw:1 rw:1 wf:1 rr:1 rf:1");
 }
 
+typedef struct Taken {
+	Fixture *f;
+	bool is_taken;
+	unsigned n_calls;
+} Taken;
+
+static bool
+is_taken(void *user, KvcL1Object *object)
+{
+	Taken *taken = user;
+	assert_int_equal(object->bytes, 100);
+	assert_non_null(object->key);
+	taken->n_calls++;
+	return taken->is_taken;
+}
+
+/* Asked in the step that makes it resident: what L1 evicted a moment before is in the other tier. */
+static void
+test_first_wins_asks_the_other_tiers(void **state)
+{
+	Fixture *f = *state;
+	Taken taken = {f, true, 0};
+	kvc_l1_manager_set_is_taken(f->m, is_taken, &taken);
+	KvcL1Object *object = reserve(f, 1, PAGE, false);
+	fill_file(object, 100, 1);
+	assert_int_equal(finish(f, object, 1, KVC_FINISH_FIRST_WINS), KVC_L1_KEY_NOT_WRITABLE);
+	assert_int_equal(counts_of(f).objects, 0);
+	assert_int_equal(used(f), 0);
+	assert_int_equal(kvc_stats_get(&f->stats, l1_writes_dropped), 1);
+	object = reserve(f, 1, PAGE, false);
+	fill_file(object, 100, 1);
+	assert_int_equal(finish(f, object, 1, KVC_FINISH_REPLACE), KVC_L1_SUCCESS);
+	assert_int_equal(taken.n_calls, 1);
+	taken.is_taken = false;
+	object = reserve(f, 2, PAGE, false);
+	fill_file(object, 100, 1);
+	assert_int_equal(finish(f, object, 2, KVC_FINISH_FIRST_WINS), KVC_L1_SUCCESS);
+	assert_int_equal(taken.n_calls, 2);
+}
+
 static void
 test_reserve_of_a_resident_and_a_locked_key(void **state)
 {
@@ -484,6 +524,7 @@ main(void)
 		TEST(test_holes_are_filled_and_charged),
 		TEST(test_commit_that_cannot_be_sealed),
 		TEST(test_two_writers_same_key),
+		TEST(test_first_wins_asks_the_other_tiers),
 		TEST(test_reserve_of_a_resident_and_a_locked_key),
 		TEST(test_replace),
 		TEST(test_full_memory_poisons_every_staging_object),

@@ -105,8 +105,8 @@ test_a_key_that_is_being_deleted_is_not_found(void **state)
 	Bench b = bench_new(2, &first, 8);
 	put_l2(&b, 0, "012");
 	put_l2(&b, 1, "1");
-	kvc_key_index_hide(b.env->context.index, b.keys[1], 1);
-	kvc_key_index_hide(b.env->context.index, b.keys[2], 3);
+	kvc_key_index_hide(b.env->context.index, b.keys[1], 1, 0);
+	kvc_key_index_hide(b.env->context.index, b.keys[2], 3, 0);
 	assert_int_equal(run(&b, 3, 0), 2);
 	assert_int_equal(fake_count(b.env->fakes[0], "load", b.keys[1]), 0);
 	assert_int_equal(fake_count(b.env->fakes[1], "load", b.keys[1]), 1);
@@ -124,7 +124,7 @@ test_a_key_deleted_while_it_is_loading_does_not_return(void **state)
 	fake->hold[FAKE_LOAD] = true;
 	submit(&b, &call, 2, 0);
 	wait_until(fake_count_held(fake, FAKE_LOAD) == 2);
-	kvc_key_index_hide(b.env->context.index, b.keys[1], 1);
+	kvc_key_index_hide(b.env->context.index, b.keys[1], 1, 0);
 	kvc_l1_manager_delete(b.env->context.l1, b.keys[1], true);
 	fake_release(fake, FAKE_LOAD);
 	assert_int_equal(answer(&b, &call), 1);

@@ -122,9 +122,9 @@ step_change_l1(Walk *w)
 		return;
 	}
 	/* Deleted, and confirmed at once. */
-	kvc_key_index_hide(w->b.env->context.index, key, 3);
+	kvc_key_index_hide(w->b.env->context.index, key, 3, 0);
 	kvc_l1_manager_delete(l1, key, true);
-	kvc_key_index_unhide(w->b.env->context.index, key, 3);
+	kvc_key_index_unhide(w->b.env->context.index, key, 3, 0);
 }
 
 static void

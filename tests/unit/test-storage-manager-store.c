@@ -268,6 +268,25 @@ test_other_size_in_l2_wins(void **state)
 	assert_in_l1(f, 1, 100, 0);
 }
 
+/* Two plain files of one size are not one. */
+static void
+test_a_plain_file_in_l2_wins(void **state)
+{
+	Fixture *f = *state;
+	start(f, MOCK, NULL);
+	g_autoptr(KvcObjectKey) key = plain_key_new(1);
+	KvcObjectInfo info;
+	assert_int_equal(commit(f, key, 100, 1, KVC_FINISH_REPLACE), 0);
+	drain(f);
+	assert_int_equal(kvc_storage_manager_evict(f->sm, key), 0);
+	assert_int_equal(commit(f, key, 100, 2, KVC_FINISH_FIRST_WINS), KVC_FINISHED_DROPPED);
+	assert_int_equal(kvc_storage_manager_stat(f->sm, key, &info), 0);
+	assert_int_equal(info.tiers, A);
+	assert_int_equal(stat_of(f, "stores"), 1);
+	assert_int_equal(kvc_storage_manager_delete(f->sm, key), 0);
+	assert_int_equal(commit(f, key, 100, 2, KVC_FINISH_FIRST_WINS), 0);
+}
+
 static void
 test_replace_wins_in_every_tier(void **state)
 {
@@ -509,6 +528,7 @@ main(void)
 		TEST(test_difference_9_only_if_one_succeeded),
 		TEST(test_first_wins_in_l1),
 		TEST(test_other_size_in_l2_wins),
+		TEST(test_a_plain_file_in_l2_wins),
 		TEST(test_replace_wins_in_every_tier),
 		TEST(test_delete_from_every_tier),
 		TEST(test_delete_then_create_again),

@@ -327,6 +327,33 @@ test_a_deletion_begun_before_ends_before(void **state)
 
 /* ---- Failures -------------------------------------------------------------------------------- */
 
+/*
+ * What one adapter has of OLD is an older version, and a deletion of NEW that was begun before is
+ * confirmed there: that does not make the older version known as NEW.
+ */
+static void
+test_a_deletion_begun_before_makes_no_older_version_known(void **state)
+{
+	Two t = two_started(2);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	write_version(&t, t.old_key, 0);
+	write_version(&t, t.new_key, 0);
+	drain(&t.b);
+	fake->fail_stores = KVC_STORE_TRIES;
+	write_version(&t, t.old_key, 1);
+	drain(&t.b);
+	assert_int_equal(info_of(&t, t.old_key).tiers, KVC_TIER_L1 | 2);
+	fake->hold_deletes = true;
+	delete_key(&t.b, t.new_key, 3);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	fake_release_deletes(fake);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.new_key, t.old_key, 0));
+	assert_true(is_hidden(&t.b, t.new_key, 1));
+	assert_int_equal(info_of(&t, t.new_key).tiers, KVC_TIER_L1 | 2);
+	two_free(&t);
+}
+
 static void
 test_a_failed_rename_is_tried_again(void **state)
 {
@@ -799,6 +826,7 @@ main(void)
 		cmocka_unit_test(test_a_new_commit_of_the_new_name_comes_after_the_rename),
 		cmocka_unit_test(test_a_deletion_of_the_new_name_removes_both),
 		cmocka_unit_test(test_a_deletion_begun_before_ends_before),
+		cmocka_unit_test(test_a_deletion_begun_before_makes_no_older_version_known),
 		cmocka_unit_test(test_a_failed_rename_is_tried_again),
 		cmocka_unit_test(test_a_locked_key_is_tried_again_without_an_error),
 		cmocka_unit_test(test_an_object_that_l2_lost_is_stored_again_if_it_is_resident),
