@@ -191,8 +191,8 @@ is_hidden_locked(Shard *shard, const KvcObjectKey *key, uint32_t tier)
 static void
 update_locked(Entry *entry, uint32_t tier, uint64_t bytes, const KvcObjectAttributes *attributes)
 {
-	/* What L1 has is newer than what a tier reports. */
-	if (tier == KVC_TIER_L1 || !(entry->tiers & KVC_TIER_L1))
+	/* What L1 has, and what was stored, is newer than what a tier reports. */
+	if (tier == KVC_TIER_L1 || !(entry->tiers & (KVC_TIER_L1 | tier)))
 		entry->bytes = bytes;
 	kvc_key_attributes_update(&entry->attributes, attributes, tier == KVC_TIER_L1);
 	entry->tiers |= tier;
@@ -325,6 +325,19 @@ kvc_key_index_replace_with(KvcKeyIndex *index,
 	kvc_mutex_unlock(&shard->lock);
 	if (!entry)
 		kvc_key_index_add_with(index, key, KVC_TIER_L1, bytes, attributes);
+}
+
+void
+kvc_key_index_set_bytes(
+	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint32_t version, uint64_t bytes)
+{
+	Shard *shard = shard_of(index, key);
+	kvc_mutex_lock(&shard->lock);
+	Entry *entry = g_hash_table_lookup(shard->entries, key);
+	if (entry && entry->version == version && (entry->tiers & tier) &&
+	    !(entry->tiers & KVC_TIER_L1))
+		entry->bytes = bytes;
+	kvc_mutex_unlock(&shard->lock);
 }
 
 /* ---- Removing ------------------------------------------------------------------------------ */

@@ -18,8 +18,9 @@ KvcKeyIndex *kvc_key_index_new(void (*key_lost)(void *user, KvcObjectKey *key),
 void kvc_key_index_free(KvcKeyIndex *index);
 
 /*
- * KEY is in TIER (one bit of KvcObjectInfo.tiers). BYTES always; MTIME_NS 0: keep or now. An
- * adapter from which KEY is being deleted is ignored.
+ * KEY is in TIER (one bit of KvcObjectInfo.tiers). BYTES: of an adapter only if it was not known to
+ * have KEY: what is known is newer than a listing. MTIME_NS 0: keep or now. An adapter from which
+ * KEY is being deleted is ignored.
  */
 void kvc_key_index_add(
 	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns);
@@ -63,6 +64,13 @@ void kvc_key_index_note_stored(KvcKeyIndex *index, KvcObjectKey *key, uint32_t t
  * while a rename of it or onto it is pending on TIER: the end of that one says what is there.
  */
 void kvc_key_index_note_outdated(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier);
+/* What TIER (one bit) has of KEY is of another size, as somebody else replaced it there; only if KEY
+ * has this version (KvcObjectInfo.version) yet, and L1 does not have it. */
+void kvc_key_index_set_bytes(KvcKeyIndex *index,
+			     KvcObjectKey *key,
+			     uint32_t tier,
+			     uint32_t version,
+			     uint64_t bytes);
 /* KEY is not, or no longer, in TIERS; calls key_lost when it was the last. */
 void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers);
 /* The same, but only if KEY has this version (KvcObjectInfo.version) yet. */

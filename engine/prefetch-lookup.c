@@ -267,33 +267,42 @@ plan(KvcPrefetchRequest *r)
 /* ---- Results ------------------------------------------------------------------------------- */
 
 /*
+ * Does FOUND say what ADAPTER's key (INFO) is by now? Not if it was committed there since the
+ * lookup began: then it may be about the version before.
+ */
+static bool
+is_of_this_version(const KvcPrefetchCell *cell, const KvcObjectInfo *info, uint32_t tier)
+{
+	return info->version == cell->version && (cell->known & tier);
+}
+
+/*
  * Tells the index; false: the key is being deleted from this adapter, or renamed there: what was
- * found is what will be replaced.
+ * found is what will be replaced. FOUND is given the size that the key has now.
  */
 static bool
 note_found(KvcPrefetchController *c,
 	   KvcObjectKey *key,
 	   uint32_t tier,
-	   const KvcL2ObjectInfo *found,
+	   KvcL2ObjectInfo *found,
 	   KvcPrefetchCell *cell)
 {
 	KvcObjectInfo info;
 	KvcKeyIndex *index = c->context->index;
+	KvcObjectAttributes attributes = kvc_l2_object_info_attributes(found);
 	bool is_known = kvc_key_index_get(index, key, &info) == 0;
-	bool exists = is_known && (info.tiers & ~info.renaming & tier);
-	bool is_other = exists && info.bytes != found->bytes;
-	/* Committed since the lookup began: what it found may be the version before. */
-	if (is_known && info.version != cell->version && (cell->version != 0 || is_other))
-		return exists;
-	if (!exists || is_other) {
-		KvcObjectAttributes attributes = kvc_l2_object_info_attributes(found);
+	/* Committed since the lookup began, and stored here or not yet. */
+	bool is_newer = is_known && cell->version != 0 && info.version != cell->version;
+	if (!is_newer && !(is_known && (info.tiers & tier)))
 		kvc_key_index_add_with(index, key, tier, found->bytes, &attributes);
-		exists = kvc_key_index_get(index, key, &info) == 0 &&
-			 (info.tiers & ~info.renaming & tier);
-	}
-	if (exists && cell->version == 0)
+	else if (!is_newer && is_of_this_version(cell, &info, tier))
+		kvc_key_index_set_bytes(index, key, tier, cell->version, found->bytes);
+	if (kvc_key_index_get(index, key, &info) < 0 || !(info.tiers & ~info.renaming & tier))
+		return false;
+	found->bytes = info.bytes;
+	if (cell->version == 0)
 		cell->version = info.version;
-	return exists;
+	return true;
 }
 
 static void

@@ -233,8 +233,24 @@ test_bytes_of_l1_win(void **state)
 	/* A replaced object in L1. */
 	kvc_key_index_add(f->index, key, L1, 250, 0);
 	assert_int_equal(info_of(f, 1).bytes, 250);
-	kvc_key_index_remove(f->index, key, L1);
-	kvc_key_index_add(f->index, key, B, 300, 0);
+	kvc_key_index_set_bytes(f->index, key, B, info_of(f, 1).version, 300);
+	assert_int_equal(info_of(f, 1).bytes, 250);
+}
+
+/* A page of a listing may be older than what was stored since. */
+static void
+test_bytes_of_what_is_known_stay(void **state)
+{
+	Fixture *f = *state;
+	g_autoptr(KvcObjectKey) key = key_of(f, 1);
+	kvc_key_index_add(f->index, key, A, 100, 0);
+	kvc_key_index_add(f->index, key, A, 300, 0);
+	assert_int_equal(info_of(f, 1).bytes, 100);
+	uint32_t version = info_of(f, 1).version;
+	kvc_key_index_set_bytes(f->index, key, B, version, 300);
+	kvc_key_index_set_bytes(f->index, key, A, version + 1, 300);
+	assert_int_equal(info_of(f, 1).bytes, 100);
+	kvc_key_index_set_bytes(f->index, key, A, version, 300);
 	assert_int_equal(info_of(f, 1).bytes, 300);
 }
 
@@ -801,6 +817,7 @@ main(void)
 		TEST(test_tiers_add_up),
 		TEST(test_last_tier_loses_the_key_once),
 		TEST(test_bytes_of_l1_win),
+		TEST(test_bytes_of_what_is_known_stay),
 		TEST(test_mtime_is_kept_or_now),
 		TEST(test_spaces_and_scopes_are_apart),
 		TEST(test_scope_known_with_its_first_key),

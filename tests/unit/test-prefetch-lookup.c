@@ -99,6 +99,51 @@ test_a_store_during_the_lookup_is_not_forgotten(void **state)
 	bench_free(&b);
 }
 
+static uint64_t
+known_bytes(Bench *b, KvcObjectKey *key)
+{
+	KvcObjectInfo info;
+	assert_int_equal(kvc_key_index_get(b->env->context.index, key, &info), 0);
+	return info.bytes;
+}
+
+/* The lookup found the version before the one whose store ended meanwhile. */
+static void
+test_a_lookup_from_before_a_store_says_nothing_of_its_size(void **state)
+{
+	Bench b = bench_new(2, &first, 8);
+	FakeAdapter *fake = b.env->fakes[0];
+	KvcKeyIndex *index = b.env->context.index;
+	Call call = {0};
+	put_l2(&b, 0, "0");
+	kvc_key_index_hide(index, b.keys[0], 1, 0);
+	kvc_key_index_add(index, b.keys[0], 2, 54321, 1);
+	fake->hold[FAKE_LOOKUP] = true;
+	submit(&b, &call, 1, KVC_PREFETCH_LOOKUP_ONLY);
+	wait_until(fake_count_held(fake, FAKE_LOOKUP) == 1);
+	kvc_key_index_unhide(index, b.keys[0], 1, 0);
+	kvc_key_index_add(index, b.keys[0], 1, 54321, 1);
+	fake_release(fake, FAKE_LOOKUP);
+	assert_int_equal(answer(&b, &call), 1);
+	assert_int_equal(known_bytes(&b, b.keys[0]), 54321);
+	drop(&call);
+	bench_free(&b);
+}
+
+/* Somebody else replaced it in the store. */
+static void
+test_a_lookup_knows_the_size_of_what_was_stored_before(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	KvcKeyIndex *index = b.env->context.index;
+	put_l2(&b, 0, "0");
+	kvc_key_index_add(index, b.keys[0], 1, 54321, 1);
+	assert_int_equal(run(&b, 1, KVC_PREFETCH_LOOKUP_ONLY), 1);
+	assert_int_not_equal(known_bytes(&b, b.keys[0]), 54321);
+	assert_int_equal(run(&b, 1, 0), 1);
+	bench_free(&b);
+}
+
 static void
 test_a_key_that_is_being_deleted_is_not_found(void **state)
 {
@@ -156,6 +201,8 @@ main(void)
 		cmocka_unit_test(test_a_store_during_the_lookup_is_not_forgotten),
 		cmocka_unit_test(test_a_key_that_is_being_renamed_is_not_found_and_not_forgotten),
 		cmocka_unit_test(test_a_lookup_from_before_a_rename_forgets_nothing),
+		cmocka_unit_test(test_a_lookup_from_before_a_store_says_nothing_of_its_size),
+		cmocka_unit_test(test_a_lookup_knows_the_size_of_what_was_stored_before),
 		cmocka_unit_test(test_a_key_that_is_being_deleted_is_not_found),
 		cmocka_unit_test(test_a_key_deleted_while_it_is_loading_does_not_return),
 		cmocka_unit_test(test_a_lookup_that_the_adapter_forgot_has_found_nothing),
