@@ -295,9 +295,8 @@ hide_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters, uint64_t delete_
 	if (!adapters)
 		return;
 	if (!shard->hidden)
-		shard->hidden =
-			g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
-					      (GDestroyNotify)kvc_object_key_unref, g_free);
+		shard->hidden = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+						      (GDestroyNotify)kvc_object_key_unref, g_free);
 	Hidden *hidden = find_hidden_locked(shard, key);
 	if (!hidden) {
 		hidden = g_new0(Hidden, 1);
@@ -473,10 +472,7 @@ forget_renaming_locked(Shard *shard, const KvcObjectKey *key)
 }
 
 uint32_t
-kvc_key_index_hide(KvcKeyIndex *index,
-		   KvcObjectKey *key,
-		   uint32_t adapters,
-		   uint64_t delete_id)
+kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters, uint64_t delete_id)
 {
 	Shard *shard = shard_of(index, key);
 	bool is_lost = false;
@@ -566,10 +562,7 @@ kvc_key_index_forget(KvcKeyIndex *index, uint32_t adapter)
 }
 
 void
-kvc_key_index_unhide(KvcKeyIndex *index,
-		     KvcObjectKey *key,
-		     uint32_t adapters,
-		     uint64_t delete_id)
+kvc_key_index_unhide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters, uint64_t delete_id)
 {
 	Shard *shard = shard_of(index, key);
 	kvc_mutex_lock(&shard->lock);

@@ -64,13 +64,10 @@ void kvc_key_index_note_stored(KvcKeyIndex *index, KvcObjectKey *key, uint32_t t
  * while a rename of it or onto it is pending on TIER: the end of that one says what is there.
  */
 void kvc_key_index_note_outdated(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier);
-/* What TIER (one bit) has of KEY is of another size, as somebody else replaced it there; only if KEY
- * has this version (KvcObjectInfo.version) yet, and L1 does not have it. */
-void kvc_key_index_set_bytes(KvcKeyIndex *index,
-			     KvcObjectKey *key,
-			     uint32_t tier,
-			     uint32_t version,
-			     uint64_t bytes);
+/* What TIER (one bit) has of KEY is of another size, as somebody else replaced it there; only if
+ * KEY has this version (KvcObjectInfo.version) yet, and L1 does not have it. */
+void kvc_key_index_set_bytes(
+	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint32_t version, uint64_t bytes);
 /* KEY is not, or no longer, in TIERS; calls key_lost when it was the last. */
 void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers);
 /* The same, but only if KEY has this version (KvcObjectInfo.version) yet. */
@@ -83,20 +80,17 @@ void kvc_key_index_remove_version(KvcKeyIndex *index,
  * deletion (kvc_key_index_unhide with DELETE_ID, which grows). Returns the tiers it was in, 0 if
  * unknown. Calls key_lost.
  */
-uint32_t kvc_key_index_hide(KvcKeyIndex *index,
-			    KvcObjectKey *key,
-			    uint32_t adapters,
-			    uint64_t delete_id);
+uint32_t
+kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters, uint64_t delete_id);
 /* Hides KEY from ADAPTERS, in which it is not, and changes nothing else. */
 void kvc_key_index_hide_from(KvcKeyIndex *index,
 			     KvcObjectKey *key,
 			     uint32_t adapters,
 			     uint64_t delete_id);
-/* ADAPTERS confirmed deletion DELETE_ID of KEY: believes them again, unless a newer one is known. */
-void kvc_key_index_unhide(KvcKeyIndex *index,
-			  KvcObjectKey *key,
-			  uint32_t adapters,
-			  uint64_t delete_id);
+/* ADAPTERS confirmed deletion DELETE_ID of KEY: believes them again, unless a newer one is known.
+ */
+void
+kvc_key_index_unhide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters, uint64_t delete_id);
 /*
  * ADAPTER (one bit) is gone, and no rename is pending on it: forgets all about it. Calls key_lost
  * for the keys that only it had. Returns the keys that it had and only L1 has now (transfer full).
@@ -116,9 +110,9 @@ void kvc_key_index_rename(KvcKeyIndex *index,
 			  uint32_t adapters,
 			  uint32_t movable);
 /*
- * What an adapter has as the new key after a rename: what OLD_KEY was known to be; nothing, and what
- * was hidden there is gone; or something else, which stays hidden until it is stored over (as after
- * kvc_key_index_replace_with).
+ * What an adapter has as the new key after a rename: what OLD_KEY was known to be; nothing, and
+ * what was hidden there is gone; or something else, which stays hidden until it is stored over (as
+ * after kvc_key_index_replace_with).
  */
 typedef enum { KVC_RENAME_PRESENT, KVC_RENAME_ABSENT, KVC_RENAME_STALE } KvcRenameEnd;
 /*

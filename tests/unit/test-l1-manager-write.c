@@ -374,7 +374,8 @@ is_taken(void *user, KvcL1Object *object)
 	return taken->is_taken;
 }
 
-/* Asked in the step that makes it resident: what L1 evicted a moment before is in the other tier. */
+/* Asked in the step that makes it resident: what L1 evicted a moment before is in the other tier.
+ */
 static void
 test_first_wins_asks_the_other_tiers(void **state)
 {
