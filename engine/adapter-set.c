@@ -259,7 +259,7 @@ publish(KvcStorageManager *sm, size_t i, const GArray *missed)
 	for (guint j = 0; j < missed->len; j++) {
 		const Missed *m = &g_array_index(missed, Missed, j);
 		kvc_key_index_hide_from(sm->context.index, m->key, 1u << i, m->id);
-		kvc_store_controller_submit_logged_delete(sm->store, m->key, 1u << i, m->id);
+		kvc_store_controller_submit_delete(sm->store, m->key, 1u << i, m->id);
 	}
 	if (i < kvc_controller_context_count(&sm->context))
 		__atomic_fetch_and(&sm->context.empty, ~(1u << i), __ATOMIC_RELEASE);

@@ -43,6 +43,7 @@ typedef struct Entry {
 	uint32_t version; /* of the bytes; see KvcObjectInfo */
 	KvcKeyAttributes attributes;
 	uint32_t renaming; /* adapters that have it under a former name; none of tiers */
+	bool is_committed; /* in this run: an adapter not known to have it has a version before */
 } Entry;
 
 /* Protected by the shard's lock. What ADAPTERS (bits) say of a key is not believed. */
@@ -188,35 +189,46 @@ is_hidden_locked(Shard *shard, const KvcObjectKey *key, uint32_t tier)
 	return is_deleted_locked(shard, key, tier) || is_moving_locked(shard, key, tier);
 }
 
+/* What somebody says of KEY; nothing of it is owned. */
+typedef struct Report {
+	KvcObjectKey *key;
+	uint32_t tier;
+	uint64_t bytes;
+	const KvcObjectAttributes *attributes;
+	bool is_commit; /* of a key whose versions differ, to L1 */
+} Report;
+
+/* DELETE_ID 0: it is hidden for another reason than a deletion. */
 static void
-update_locked(Entry *entry, uint32_t tier, uint64_t bytes, const KvcObjectAttributes *attributes)
+hide_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters, uint64_t delete_id)
 {
-	/* What L1 has, and what was stored, is newer than what a tier reports. */
-	if (tier == KVC_TIER_L1 || !(entry->tiers & (KVC_TIER_L1 | tier)))
-		entry->bytes = bytes;
-	kvc_key_attributes_update(&entry->attributes, attributes, tier == KVC_TIER_L1);
-	entry->tiers |= tier;
+	if (!adapters)
+		return;
+	if (!shard->hidden)
+		shard->hidden = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+						      (GDestroyNotify)kvc_object_key_unref, g_free);
+	Hidden *hidden = find_hidden_locked(shard, key);
+	if (!hidden) {
+		hidden = g_new0(Hidden, 1);
+		g_hash_table_insert(shard->hidden, kvc_object_key_ref(key), hidden);
+	}
+	hidden->adapters |= adapters;
+	hidden->delete_id = MAX(hidden->delete_id, delete_id);
 }
 
-/* Updates a known key; false: the key is not known. Hidden ones count as known. */
+/*
+ * False: the adapter is not believed. What it has of a key that was committed meanwhile is the
+ * version before, unless we know that the new one was stored there.
+ */
 static bool
-update_known(KvcKeyIndex *index,
-	     KvcObjectKey *key,
-	     uint32_t tier,
-	     uint64_t bytes,
-	     const KvcObjectAttributes *attributes)
+is_believed_locked(Shard *shard, const Entry *entry, const Report *r)
 {
-	Shard *shard = shard_of(index, key);
-	kvc_mutex_lock(&shard->lock);
-	bool known = is_hidden_locked(shard, key, tier);
-	if (!known) {
-		Entry *entry = g_hash_table_lookup(shard->entries, key);
-		known = entry != NULL;
-		if (entry)
-			update_locked(entry, tier, bytes, attributes);
-	}
-	kvc_mutex_unlock(&shard->lock);
-	return known;
+	if (is_hidden_locked(shard, r->key, r->tier))
+		return false;
+	if (r->tier == KVC_TIER_L1 || !entry || !entry->is_committed || (entry->tiers & r->tier))
+		return true;
+	hide_locked(shard, r->key, r->tier, 0);
+	return false;
 }
 
 /* The bytes of ENTRY are others from now on. */
@@ -224,6 +236,36 @@ static void
 renew_version_locked(KvcKeyIndex *index, Entry *entry)
 {
 	entry->version = __atomic_add_fetch(&index->last_version, 1, __ATOMIC_RELAXED);
+}
+
+static void
+update_locked(KvcKeyIndex *index, Shard *shard, Entry *entry, const Report *r)
+{
+	if (r->is_commit) {
+		hide_locked(shard, r->key, (entry->tiers | entry->renaming) & ~KVC_TIER_L1, 0);
+		entry->tiers = entry->renaming = 0;
+		entry->is_committed = true;
+		renew_version_locked(index, entry);
+	}
+	/* What L1 has, and what was stored, is newer than what a tier reports. */
+	if (r->tier == KVC_TIER_L1 || !(entry->tiers & (KVC_TIER_L1 | r->tier)))
+		entry->bytes = r->bytes;
+	kvc_key_attributes_update(&entry->attributes, r->attributes, r->tier == KVC_TIER_L1);
+	entry->tiers |= r->tier;
+}
+
+/* False: the key is not known. */
+static bool
+update_known(KvcKeyIndex *index, const Report *r)
+{
+	Shard *shard = shard_of(index, r->key);
+	kvc_mutex_lock(&shard->lock);
+	Entry *entry = g_hash_table_lookup(shard->entries, r->key);
+	bool is_believed = is_believed_locked(shard, entry, r);
+	if (entry && is_believed)
+		update_locked(index, shard, entry, r);
+	kvc_mutex_unlock(&shard->lock);
+	return entry || !is_believed;
 }
 
 /* ENTRY, which is in no table, becomes the last one of ORDER; its key is set. */
@@ -249,6 +291,34 @@ insert_locked(KvcKeyIndex *index, Order *order, Shard *shard, KvcObjectKey *key)
 	return entry;
 }
 
+static void
+report(KvcKeyIndex *index, const Report *given)
+{
+	if (update_known(index, given))
+		return;
+	KvcObjectAttributes attributes = *given->attributes;
+	if (attributes.mtime_ns == 0)
+		attributes.mtime_ns = kvc_wall_ns();
+	Report r = *given;
+	r.attributes = &attributes;
+	Order *order = find_order(index, r.key->scope, true);
+	Shard *shard = shard_of(index, r.key);
+	kvc_mutex_lock(&order->lock);
+	kvc_mutex_lock(&shard->lock);
+	bool is_first = false;
+	Entry *entry = g_hash_table_lookup(shard->entries, r.key);
+	if (is_believed_locked(shard, entry, &r)) {
+		is_first = !entry && order->n_live == 0;
+		if (!entry)
+			entry = insert_locked(index, order, shard, r.key);
+		update_locked(index, shard, entry, &r);
+	}
+	kvc_mutex_unlock(&shard->lock);
+	kvc_mutex_unlock(&order->lock);
+	if (is_first && index->scope_known)
+		index->scope_known(index->user, r.key->scope);
+}
+
 void
 kvc_key_index_add(
 	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
@@ -262,48 +332,10 @@ kvc_key_index_add_with(KvcKeyIndex *index,
 		       KvcObjectKey *key,
 		       uint32_t tier,
 		       uint64_t bytes,
-		       const KvcObjectAttributes *given)
+		       const KvcObjectAttributes *attributes)
 {
-	if (update_known(index, key, tier, bytes, given))
-		return;
-	KvcObjectAttributes attributes = *given;
-	if (attributes.mtime_ns == 0)
-		attributes.mtime_ns = kvc_wall_ns();
-	Order *order = find_order(index, key->scope, true);
-	Shard *shard = shard_of(index, key);
-	kvc_mutex_lock(&order->lock);
-	kvc_mutex_lock(&shard->lock);
-	bool is_first = false;
-	if (!is_hidden_locked(shard, key, tier)) {
-		Entry *entry = g_hash_table_lookup(shard->entries, key);
-		if (!entry) {
-			is_first = order->n_live == 0;
-			entry = insert_locked(index, order, shard, key);
-		}
-		update_locked(entry, tier, bytes, &attributes);
-	}
-	kvc_mutex_unlock(&shard->lock);
-	kvc_mutex_unlock(&order->lock);
-	if (is_first && index->scope_known)
-		index->scope_known(index->user, key->scope);
-}
-
-/* DELETE_ID 0: it is hidden for another reason than a deletion. */
-static void
-hide_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters, uint64_t delete_id)
-{
-	if (!adapters)
-		return;
-	if (!shard->hidden)
-		shard->hidden = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
-						      (GDestroyNotify)kvc_object_key_unref, g_free);
-	Hidden *hidden = find_hidden_locked(shard, key);
-	if (!hidden) {
-		hidden = g_new0(Hidden, 1);
-		g_hash_table_insert(shard->hidden, kvc_object_key_ref(key), hidden);
-	}
-	hidden->adapters |= adapters;
-	hidden->delete_id = MAX(hidden->delete_id, delete_id);
+	Report r = {key, tier, bytes, attributes, false};
+	report(index, &r);
 }
 
 void
@@ -312,21 +344,11 @@ kvc_key_index_replace_with(KvcKeyIndex *index,
 			   uint64_t bytes,
 			   const KvcObjectAttributes *attributes)
 {
-	Shard *shard = shard_of(index, key);
-	kvc_mutex_lock(&shard->lock);
-	Entry *entry = g_hash_table_lookup(shard->entries, key);
-	if (entry) {
-		hide_locked(shard, key, (entry->tiers | entry->renaming) & ~KVC_TIER_L1, 0);
-		entry->tiers = entry->renaming = 0;
-		renew_version_locked(index, entry);
-		update_locked(entry, KVC_TIER_L1, bytes, attributes);
-	}
-	kvc_mutex_unlock(&shard->lock);
-	if (!entry)
-		kvc_key_index_add_with(index, key, KVC_TIER_L1, bytes, attributes);
+	Report r = {key, KVC_TIER_L1, bytes, attributes, true};
+	report(index, &r);
 }
 
-void
+uint32_t
 kvc_key_index_set_bytes(
 	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint32_t version, uint64_t bytes)
 {
@@ -334,9 +356,13 @@ kvc_key_index_set_bytes(
 	kvc_mutex_lock(&shard->lock);
 	Entry *entry = g_hash_table_lookup(shard->entries, key);
 	if (entry && entry->version == version && (entry->tiers & tier) &&
-	    !(entry->tiers & KVC_TIER_L1))
+	    !(entry->tiers & KVC_TIER_L1) && entry->bytes != bytes) {
 		entry->bytes = bytes;
+		renew_version_locked(index, entry);
+		version = entry->version;
+	}
 	kvc_mutex_unlock(&shard->lock);
+	return version;
 }
 
 /* ---- Removing ------------------------------------------------------------------------------ */
@@ -630,15 +656,17 @@ end_move_locked(Shard *shard, KvcObjectKey *key, uint32_t adapter)
 	return is_last;
 }
 
-/* Forgets what is hidden of KEY, and returns from which adapters. */
-static uint32_t
+/* Forgets what is hidden of KEY, and returns it. */
+static Hidden
 take_hidden_locked(Shard *shard, KvcObjectKey *key)
 {
 	const Hidden *hidden = find_hidden_locked(shard, key);
-	uint32_t adapters = hidden ? hidden->adapters : 0;
-	if (hidden)
+	Hidden taken = {0};
+	if (hidden) {
+		taken = *hidden;
 		g_hash_table_remove(shard->hidden, key);
-	return adapters;
+	}
+	return taken;
 }
 
 /*
@@ -655,9 +683,9 @@ hide_renamed_locked(Shard *from,
 {
 	if (new_key->space == KVC_SPACE_CHUNK)
 		return;
-	uint32_t old_hidden = take_hidden_locked(from, old_key);
-	uint32_t new_hidden = take_hidden_locked(to, new_key);
-	hide_locked(to, new_key, (old_hidden & movable) | ((new_hidden | replaced) & ~movable), 0);
+	Hidden old = take_hidden_locked(from, old_key), new = take_hidden_locked(to, new_key);
+	hide_locked(to, new_key, (old.adapters & movable) | (replaced & ~movable), 0);
+	hide_locked(to, new_key, new.adapters & ~movable, new.delete_id);
 }
 
 /* Both orders' and both tables' locks are held. True: NEW_KEY is the first one of its scope. */
@@ -713,35 +741,46 @@ kvc_key_index_rename(KvcKeyIndex *index,
 		index->scope_known(index->user, new_key->scope);
 }
 
+/* The last rename of KEY ended on ADAPTER so. True: no tier has it any more. */
+static bool
+end_new_locked(Shard *shard, KvcObjectKey *key, uint32_t adapter, KvcRenameEnd end, bool is_listing)
+{
+	Entry *entry = g_hash_table_lookup(shard->entries, key);
+	uint32_t had = entry ? entry->renaming & adapter : 0;
+	const Hidden *hidden = find_hidden_locked(shard, key);
+	if (entry)
+		entry->renaming &= ~adapter;
+	if (end == KVC_RENAME_PRESENT && had && !is_deleted_locked(shard, key, adapter))
+		entry->tiers |= adapter;
+	else if (end == KVC_RENAME_ABSENT && !is_listing) {
+		if (hidden && hidden->delete_id == 0)
+			unhide_locked(shard, key, adapter);
+	} else if ((entry || is_listing) && key->space != KVC_SPACE_CHUNK) {
+		hide_locked(shard, key, adapter, 0);
+	}
+	return entry && !is_known(entry);
+}
+
 bool
 kvc_key_index_end_rename(KvcKeyIndex *index,
 			 KvcObjectKey *old_key,
 			 KvcObjectKey *new_key,
 			 uint32_t adapter,
-			 KvcRenameEnd end)
+			 KvcRenameEnd end,
+			 bool is_listing)
 {
 	Shard *from = shard_of(index, old_key);
 	kvc_mutex_lock(&from->lock);
 	end_move_locked(from, old_key, adapter);
+	if (is_listing)
+		hide_locked(from, old_key, adapter, 0);
 	kvc_mutex_unlock(&from->lock);
 	if (!new_key)
 		return false;
 	Shard *to = shard_of(index, new_key);
-	bool is_lost = false;
 	kvc_mutex_lock(&to->lock);
-	bool is_last = end_move_locked(to, new_key, adapter);
-	Entry *entry = is_last ? g_hash_table_lookup(to->entries, new_key) : NULL;
-	const Hidden *hidden = is_last ? find_hidden_locked(to, new_key) : NULL;
-	if (hidden && end == KVC_RENAME_ABSENT && hidden->delete_id == 0)
-		unhide_locked(to, new_key, adapter);
-	if (entry) {
-		if (end == KVC_RENAME_PRESENT && !is_deleted_locked(to, new_key, adapter))
-			entry->tiers |= entry->renaming & adapter;
-		else if (end == KVC_RENAME_STALE && new_key->space != KVC_SPACE_CHUNK)
-			hide_locked(to, new_key, adapter, 0);
-		entry->renaming &= ~adapter;
-		is_lost = !is_known(entry);
-	}
+	bool is_lost = end_move_locked(to, new_key, adapter) &&
+		       end_new_locked(to, new_key, adapter, end, is_listing);
 	kvc_mutex_unlock(&to->lock);
 	if (is_lost)
 		remove_if_lost(index, new_key);

@@ -46,8 +46,9 @@ kvc_l2_object_info_attributes(const KvcL2ObjectInfo *info)
 	};
 }
 /*
- * L1 has a new version of KEY: what adapters have is the one before, and hidden until the new one
- * is stored there (kvc_key_index_note_stored). ATTRIBUTES as in kvc_key_index_add_with().
+ * L1 has a new version of KEY: what adapters have, or are found to have later, is one before, and
+ * hidden until the new one is stored there (kvc_key_index_note_stored). ATTRIBUTES as in
+ * kvc_key_index_add_with().
  */
 void kvc_key_index_replace_with(KvcKeyIndex *index,
 				KvcObjectKey *key,
@@ -64,9 +65,12 @@ void kvc_key_index_note_stored(KvcKeyIndex *index, KvcObjectKey *key, uint32_t t
  * while a rename of it or onto it is pending on TIER: the end of that one says what is there.
  */
 void kvc_key_index_note_outdated(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier);
-/* What TIER (one bit) has of KEY is of another size, as somebody else replaced it there; only if
- * KEY has this version (KvcObjectInfo.version) yet, and L1 does not have it. */
-void kvc_key_index_set_bytes(
+/*
+ * What TIER (one bit) has of KEY is of this size: of another one than known, if somebody else
+ * replaced it there, and then another version (KvcObjectInfo.version), which is returned. Only if
+ * KEY has VERSION yet, and L1 does not have it; else returns VERSION.
+ */
+uint32_t kvc_key_index_set_bytes(
 	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint32_t version, uint64_t bytes);
 /* KEY is not, or no longer, in TIERS; calls key_lost when it was the last. */
 void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers);
@@ -117,14 +121,16 @@ void kvc_key_index_rename(KvcKeyIndex *index,
 typedef enum { KVC_RENAME_PRESENT, KVC_RENAME_ABSENT, KVC_RENAME_STALE } KvcRenameEnd;
 /*
  * The rename ended on ADAPTER (one bit). NEW_KEY NULL: the adapter was none of the movable ones.
- * Another rename of the key may have begun: then that
- * one's end decides. True: no tier has NEW_KEY now; calls key_lost.
+ * IS_LISTING: what the adapter listed before may be told yet, so OLD_KEY, and NEW_KEY if it is not
+ * there, stay hidden. Another rename of the key may have begun: then that one's end decides. True:
+ * no tier has NEW_KEY now; calls key_lost.
  */
 bool kvc_key_index_end_rename(KvcKeyIndex *index,
 			      KvcObjectKey *old_key,
 			      KvcObjectKey *new_key,
 			      uint32_t adapter,
-			      KvcRenameEnd end);
+			      KvcRenameEnd end,
+			      bool is_listing);
 
 int kvc_key_index_get(KvcKeyIndex *index, const KvcObjectKey *key, KvcObjectInfo *info);
 size_t kvc_key_index_list(KvcKeyIndex *index,

@@ -296,7 +296,8 @@ note_found(KvcPrefetchController *c,
 	if (!is_newer && !(is_known && (info.tiers & tier)))
 		kvc_key_index_add_with(index, key, tier, found->bytes, &attributes);
 	else if (!is_newer && is_of_this_version(cell, &info, tier))
-		kvc_key_index_set_bytes(index, key, tier, cell->version, found->bytes);
+		cell->version =
+			kvc_key_index_set_bytes(index, key, tier, cell->version, found->bytes);
 	if (kvc_key_index_get(index, key, &info) < 0 || !(info.tiers & ~info.renaming & tier))
 		return false;
 	found->bytes = info.bytes;

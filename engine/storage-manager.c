@@ -166,7 +166,7 @@ replay_deletion(void *user, KvcObjectKey *key, size_t adapter, uint64_t id)
 {
 	KvcStorageManager *sm = user;
 	kvc_key_index_hide(sm->context.index, key, 1u << adapter, id);
-	kvc_store_controller_submit_logged_delete(sm->store, key, 1u << adapter, id);
+	kvc_store_controller_submit_delete(sm->store, key, 1u << adapter, id);
 }
 
 KvcStorageManager *
@@ -425,7 +425,7 @@ delete_in_set(KvcStorageManager *sm, KvcObjectKey *key)
 	kvc_l1_manager_delete(sm->context.l1, key, true);
 	kvc_l1_manager_set_pinned(sm->context.l1, key, false);
 	if (adapters)
-		kvc_store_controller_submit_logged_delete(sm->store, key, adapters, id);
+		kvc_store_controller_submit_delete(sm->store, key, adapters, id);
 	return 0;
 }
 

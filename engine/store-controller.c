@@ -87,16 +87,10 @@ on_renamed(KvcL1ManagerListener *l,
 }
 
 void
-kvc_store_controller_submit_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters)
-{
-	kvc_store_controller_submit_logged_delete(c, key, adapters, 0);
-}
-
-void
-kvc_store_controller_submit_logged_delete(KvcStoreController *c,
-					  KvcObjectKey *key,
-					  uint32_t adapters,
-					  uint64_t id)
+kvc_store_controller_submit_delete(KvcStoreController *c,
+				   KvcObjectKey *key,
+				   uint32_t adapters,
+				   uint64_t id)
 {
 	KvcStoreMessage *message = g_new0(KvcStoreMessage, 1);
 	message->type = KVC_STORE_MESSAGE_DELETE;
@@ -332,8 +326,8 @@ store_thread(void *data)
 			break;
 		if (!c->is_halting) {
 			kvc_store_fire_backoffs(c, kvc_now_ns());
-			kvc_store_record_try_given_up(c);
-			kvc_store_record_probe_given_up(c, kvc_now_ns());
+			kvc_store_try_reached(c);
+			kvc_store_probe(c, kvc_now_ns());
 			kvc_store_rename_run(c);
 			kvc_store_process_ready(c);
 			kvc_store_adapters_finish(c);

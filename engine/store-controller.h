@@ -31,15 +31,14 @@ void kvc_store_controller_start(KvcStoreController *c);
 void kvc_store_controller_stop(KvcStoreController *c);
 void kvc_store_controller_free(KvcStoreController *c);
 
-/* Deletes KEY from ADAPTERS (bits); already hidden in the index, unhidden as each confirms. Any
- * thread. */
-void
-kvc_store_controller_submit_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters);
-/* The same for a deletion that has ID in the deletion log (0: it is not there). */
-void kvc_store_controller_submit_logged_delete(KvcStoreController *c,
-					       KvcObjectKey *key,
-					       uint32_t adapters,
-					       uint64_t id);
+/*
+ * Deletes KEY from ADAPTERS (bits): already hidden in the index with this ID, under which the
+ * deletion log has it, and unhidden as each confirms. Any thread.
+ */
+void kvc_store_controller_submit_delete(KvcStoreController *c,
+					KvcObjectKey *key,
+					uint32_t adapters,
+					uint64_t id);
 /* What L1 has of KEY is nowhere else any more: stores it, unless that is under way. Any thread. */
 void kvc_store_controller_submit_store(KvcStoreController *c, KvcObjectKey *key);
 /* The attributes of KEY in the index changed: takes them to every adapter that has it or is getting

@@ -52,8 +52,9 @@ kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapte
 	const KvcAdapterSlot *slot = &c->context->adapters[adapter];
 	bool is_gone = slot->adapter->ops->delete_keys != NULL &&
 		       !__atomic_load_n(&slot->is_listing, __ATOMIC_ACQUIRE);
-	/* What was hidden of a plain key went with the rename: this is about what was before it. */
-	bool is_renamed = r->before && r->key->space != KVC_SPACE_CHUNK;
+	/* What the adapter hid of a plain key it renames: this is about what was before that. */
+	bool is_renamed =
+		r->before && r->key->space != KVC_SPACE_CHUNK && slot->adapter->ops->rename_key;
 	if (is_gone && !is_renamed)
 		kvc_key_index_unhide(c->context->index, r->key, 1u << adapter, r->delete_id);
 	t->sync_position = MAX(t->sync_position, position);

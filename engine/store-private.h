@@ -7,7 +7,7 @@
  * store-record.c the order of what happens to one key, store-rename.c what links two of them,
  * store-task.c batches and their completion, store-attributes.c changes of attributes,
  * store-deleter.c the threads in which adapters delete, rename and set attributes, store-logged.c
- * the log of deletions.
+ * confirmed deletions, store-given-up.c what could not be stored.
  */
 
 #include "engine/lock.h"
@@ -266,21 +266,12 @@ kvc_store_keys_new(void)
 {
 	return g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
 }
-/* Stores again what was given up because its adapter could not be reached, once that one is. */
-void kvc_store_record_try_given_up(KvcStoreController *c);
-/* Tries one of them now and then: nobody else may ask an adapter that nobody needs. */
-void kvc_store_record_probe_given_up(KvcStoreController *c, int64_t now_ns);
 static inline GHashTable *
 kvc_store_key_set_new(void)
 {
 	return g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
 				     (GDestroyNotify)kvc_object_key_unref, NULL);
 }
-/*
- * R's object cannot go to ADAPTER now, which cannot be reached (-errno): later, and that is no
- * failed try. Once its cool-down is the longest the object is given up, until ADAPTER takes one.
- */
-void kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error);
 void kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters_error);
 /* Is in no queue of a lane after this. */
 void kvc_store_leave_ready(KvcStoreTarget *t);
@@ -301,6 +292,26 @@ void kvc_store_arm(KvcStoreController *c, KvcStoreTarget *t, int backoff);
 void kvc_store_disarm(KvcStoreController *c, KvcStoreTarget *t);
 /* May one more failure be in the log? */
 bool kvc_store_may_log(KvcStoreController *c);
+
+/* What L1 has of R's key, if anything, is to be stored next. */
+void kvc_store_record_take_resident(KvcStoreController *c, KvcStoreRecord *r);
+
+/* store-given-up.c */
+/* ADAPTER gets R's object no more (-errno). */
+void kvc_store_give_up(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error);
+/*
+ * R's object cannot go to ADAPTER now, which cannot be reached (-errno): later, and that is no
+ * failed try. Once its cool-down is the longest the object is given up, until ADAPTER takes one.
+ */
+void kvc_store_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error);
+/* What every target of R failed to store, or was written while there was none, is stored next. */
+void kvc_store_try_given_up(KvcStoreController *c, KvcStoreRecord *r);
+/* The same for what was given up behind a deletion or a rename, once that ended after all. */
+void kvc_store_try_unblocked(KvcStoreController *c, KvcStoreRecord *r);
+/* The same for what was given up because its adapter could not be reached, once that one was. */
+void kvc_store_try_reached(KvcStoreController *c);
+/* Tries one of them now and then: nobody else may ask an adapter that nobody needs. */
+void kvc_store_probe(KvcStoreController *c, int64_t now_ns);
 
 /* store-rename.c */
 void kvc_store_rename_submit(KvcStoreController *c, const KvcStoreMessage *message);
@@ -358,9 +369,9 @@ void kvc_store_attributes_advance(KvcStoreController *c, KvcStoreRecord *r);
 /* On the deleter's thread: sets what the index has by now, and posts the result. */
 void kvc_store_attributes_apply(KvcStoreController *c, size_t adapter, KvcObjectKey *key);
 
-/* store-logged.c; nothing happens there without a deletion log. */
+/* store-logged.c */
 void kvc_store_logged_start(KvcStoreController *c);
-/* The newest deletion of KEY, just submitted, has this ID in the log. */
+/* The newest deletion of KEY, just submitted, has this ID. */
 void kvc_store_logged_note(KvcStoreController *c, const KvcObjectKey *key, uint64_t id);
 /* ADAPTER has confirmed R's deletion (or cannot delete: it stays hidden): unhides the key, holds
  * stores back until the log has it. */

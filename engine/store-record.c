@@ -28,12 +28,6 @@ static const int64_t backoff_delays_ns[KVC_STORE_BACKOFFS] = {
 	5000 * KVC_MSEC_NS, 250 * KVC_MSEC_NS, /* what is put off */
 };
 
-/* How often one of those that were given up is tried, if the breaker lets it. */
-#define PROBE_NS KVC_SEC_NS
-
-/* Beyond that a flush tries them again. */
-#define MAX_GIVEN_UP 1000000
-
 #define deleting kvc_store_record_deleting
 
 /* Where a deletion has to end, and to be on disk in the log, before anything else. */
@@ -182,44 +176,6 @@ kvc_store_may_log(KvcStoreController *c)
 	return c->n_logged++ < LOGGED_PER_SECOND;
 }
 
-static void
-give_up(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
-{
-	KvcAdapterSlot *slot = &c->context->adapters[adapter];
-	r->failed |= 1u << adapter;
-	kvc_stats_add(c->context->stats, stores_failed, 1);
-	__atomic_fetch_add(&slot->stores_failed, 1, __ATOMIC_RELAXED);
-	if (!kvc_store_may_log(c))
-		return;
-	g_autofree char *name = kvc_object_key_to_string(r->key);
-	g_autofree char *who = kvc_controller_context_adapter_name(c->context, adapter);
-	g_warning("%s could not store %s: %s", who, name, g_strerror(-error));
-}
-
-/*
- * While the adapter may come back soon the object waits for it, dirty. Not for ever, else L1 would
- * be full of dirty objects in the end and refuse writers: then it is given up, evicted last, and
- * tried again when the adapter has taken something.
- */
-void
-kvc_store_record_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
-{
-	KvcBreakerStatus status;
-	kvc_breaker_get_status(c->context->adapters[adapter].breaker, &status);
-	if (status.is_slowest) {
-		give_up(c, r, adapter, error);
-		KvcStoreLane *lane = &c->lanes[adapter];
-		if (!r->stored && g_hash_table_size(lane->given_up) < MAX_GIVEN_UP)
-			g_hash_table_add(lane->given_up, kvc_object_key_ref(r->key));
-		if (lane->probe_ns == 0)
-			lane->probe_ns = kvc_now_ns() + PROBE_NS;
-		return;
-	}
-	kvc_stats_add(c->context->stats, stores_put_off, 1);
-	r->waiting |= 1u << adapter;
-	kvc_store_arm(c, &r->targets[adapter], KVC_STORE_BACKOFF_PUT_OFF);
-}
-
 /*
  * R->object was replaced while it was on its way: the adapter may have it all the same. Where a
  * rename waits for R, what the adapter has goes to the new name, and the rename knows what it is.
@@ -276,11 +232,11 @@ kvc_store_record_fail(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, 
 	}
 	t->has_failed = true;
 	if (is_outage(c, t, error)) {
-		kvc_store_record_put_off(c, r, adapter, error);
+		kvc_store_put_off(c, r, adapter, error);
 		return;
 	}
 	if (++t->store_tries >= KVC_STORE_TRIES) {
-		give_up(c, r, adapter, error);
+		kvc_store_give_up(c, r, adapter, error);
 		return;
 	}
 	kvc_stats_add(c->context->stats, stores_retried, 1);
@@ -319,7 +275,9 @@ end_store(KvcStoreController *c, KvcStoreRecord *r)
 	bool all_failed = r->failed && !r->stored;
 	r->error = all_failed ? -EIO : 0;
 	r->has_none = !r->stored && !deleting(r);
-	if (r->next != object)
+	/* What a rename carries on is clean when it is known under its new name. */
+	bool is_carried = r->before && r->before->object == object;
+	if (r->next != object && !is_carried)
 		kvc_l1_manager_set_clean(c->context->l1, object, !all_failed);
 	if (r->stored && !r->next && !r->before && !deleting(r) && c->policy->select_l1_deletion &&
 	    c->policy->select_l1_deletion(key))
@@ -340,7 +298,7 @@ give_up_blocked(KvcStoreController *c, KvcStoreRecord *r)
 		r->todo &= ~(1u << a);
 		kvc_stats_add(c->context->stats, stores_blocked, 1);
 		r->blocked_failed |= 1u << a;
-		give_up(c, r, a, -EBUSY);
+		kvc_store_give_up(c, r, a, -EBUSY);
 	}
 }
 
@@ -362,6 +320,20 @@ advance_stores(KvcStoreController *c, KvcStoreRecord *r)
 		else
 			kvc_store_leave_ready(&r->targets[a]);
 	}
+}
+
+void
+kvc_store_record_take_resident(KvcStoreController *c, KvcStoreRecord *r)
+{
+	if (r->next)
+		return;
+	KvcL1Object *object = kvc_l1_manager_make_dirty(c->context->l1, r->key);
+	if (object && object == r->object) {
+		kvc_l1_object_unref(object);
+		return;
+	}
+	r->next = object;
+	r->next_order = ++c->last_order;
 }
 
 void
@@ -473,6 +445,18 @@ kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t ad
 		note_outdated(c, r, adapter);
 }
 
+/*
+ * The message of a deletion comes late: R's key was committed after it, and stored, and the record
+ * of that is gone. What the adapters have is about to be deleted.
+ */
+static void
+take_committed_since(KvcStoreController *c, KvcStoreRecord *r, uint32_t adapters)
+{
+	kvc_store_record_take_resident(c, r);
+	for (uint32_t bits = r->next ? adapters : 0; bits; bits &= bits - 1)
+		kvc_key_index_note_outdated(c->context->index, r->key, bits & -bits);
+}
+
 void
 kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters)
 {
@@ -485,6 +469,8 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 		r->next_order = r->object_order;
 	} else if (!store_again && r->next) {
 		kvc_l1_object_unref(g_steal_pointer(&r->next));
+	} else if (!newest) {
+		take_committed_since(c, r, adapters);
 	}
 	cancel_store(c, r);
 	r->attributes_todo &= ~adapters;
@@ -586,114 +572,12 @@ kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message)
 
 /* ---- Waiters and the end ------------------------------------------------------------------- */
 
-static void
-store_resident(KvcStoreController *c, KvcStoreRecord *r)
-{
-	if (r->next)
-		return;
-	KvcL1Object *object = kvc_l1_manager_make_dirty(c->context->l1, r->key);
-	if (object && object == r->object) {
-		kvc_l1_object_unref(object);
-		return;
-	}
-	r->next = object;
-	r->next_order = ++c->last_order;
-}
-
 void
 kvc_store_record_store_resident(KvcStoreController *c, KvcObjectKey *key)
 {
 	KvcStoreRecord *r = kvc_store_record_get(c, key);
-	store_resident(c, r);
+	kvc_store_record_take_resident(c, r);
 	kvc_store_record_advance(c, r);
-}
-
-/* Does no adapter have what L1 has, though there is one? */
-static bool
-is_only_in_l1(KvcStoreController *c, KvcObjectKey *key)
-{
-	KvcObjectInfo info;
-	return c->active && kvc_key_index_get(c->context->index, key, &info) == 0 &&
-	       info.tiers == KVC_TIER_L1;
-}
-
-/* What every target failed to store, or was written while there was none, gets another chance. */
-static void
-try_given_up(KvcStoreController *c, KvcStoreRecord *r)
-{
-	if (kvc_l1_manager_is_key_unreplicated(c->context->l1, r->key) || is_only_in_l1(c, r->key))
-		store_resident(c, r);
-}
-
-/* What was given up behind a deletion or a rename, once that ended after all. */
-static void
-try_unblocked(KvcStoreController *c, KvcStoreRecord *r)
-{
-	if (r->object || r->next || r->before || c->is_halting ||
-	    !(r->blocked_failed & ~kvc_store_record_blocked(r)))
-		return;
-	r->blocked_failed = 0;
-	try_given_up(c, r);
-}
-
-static void
-try_lane_given_up(KvcStoreController *c, KvcStoreLane *lane)
-{
-	lane->is_reached = false;
-	if (g_hash_table_size(lane->given_up) == 0)
-		return;
-	g_autoptr(GHashTable) keys = g_steal_pointer(&lane->given_up);
-	lane->given_up = kvc_store_key_set_new();
-	GHashTableIter iter;
-	void *key;
-	g_hash_table_iter_init(&iter, keys);
-	while (g_hash_table_iter_next(&iter, &key, NULL)) {
-		KvcStoreRecord *r = kvc_store_record_get(c, key);
-		try_given_up(c, r);
-		kvc_store_record_advance(c, r);
-	}
-}
-
-/* False: there is nothing to store of any of them any more. */
-static bool
-try_one_given_up(KvcStoreController *c, KvcStoreLane *lane)
-{
-	GHashTableIter iter;
-	void *key;
-	for (;;) {
-		g_hash_table_iter_init(&iter, lane->given_up);
-		if (!g_hash_table_iter_next(&iter, &key, NULL))
-			return false;
-		KvcStoreRecord *r = kvc_store_record_get(c, key);
-		g_hash_table_iter_remove(&iter);
-		try_given_up(c, r);
-		bool is_tried = r->next || r->object;
-		kvc_store_record_advance(c, r);
-		if (is_tried)
-			return true;
-	}
-}
-
-void
-kvc_store_record_probe_given_up(KvcStoreController *c, int64_t now_ns)
-{
-	for (uint32_t bits = c->active; bits; bits &= bits - 1) {
-		size_t a = (size_t)__builtin_ctz(bits);
-		KvcStoreLane *lane = &c->lanes[a];
-		if (lane->probe_ns == 0 || lane->probe_ns > now_ns)
-			continue;
-		bool is_tried = !kvc_breaker_would_admit(c->context->adapters[a].breaker) ||
-				try_one_given_up(c, lane);
-		lane->probe_ns = is_tried ? now_ns + PROBE_NS : 0;
-	}
-}
-
-void
-kvc_store_record_try_given_up(KvcStoreController *c)
-{
-	for (size_t a = 0; a < c->n_adapters && c->active; a++)
-		if (c->lanes[a].is_reached)
-			try_lane_given_up(c, &c->lanes[a]);
 }
 
 void
@@ -701,7 +585,7 @@ kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWaiter 
 {
 	KvcStoreRecord *r = kvc_store_record_get(c, key);
 	if (!waiter->is_await)
-		try_given_up(c, r);
+		kvc_store_try_given_up(c, r);
 	waiter->order = c->last_order;
 	waiter->next = r->waiters;
 	r->waiters = waiter;
@@ -750,7 +634,7 @@ kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r)
 {
 	if (c->is_halting || r->is_unsettled)
 		return;
-	try_unblocked(c, r);
+	kvc_store_try_unblocked(c, r);
 	advance_deletes(c, r);
 	advance_stores(c, r);
 	kvc_store_logged_hurry(c, r);

@@ -237,7 +237,8 @@ end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd 
 	t->is_delete_failing = false;
 	t->delete_tries = 0;
 	KvcObjectKey *new_key = m->by_store & bit ? NULL : m->new_key;
-	if (!kvc_key_index_end_rename(c->context->index, m->old_key, new_key, bit, end))
+	bool is_listing = __atomic_load_n(&c->context->adapters[a].is_listing, __ATOMIC_ACQUIRE);
+	if (!kvc_key_index_end_rename(c->context->index, m->old_key, new_key, bit, end, is_listing))
 		return;
 	kvc_stats_add(c->context->stats, renames_lost, 1);
 	if (!kvc_store_may_log(c))
@@ -355,16 +356,6 @@ end_rename(KvcStoreController *c, KvcStoreRename *m, size_t a, int error)
 	}
 }
 
-/* NEW, or OLD of an adapter that cannot rename, was deleted from the adapter A. */
-static void
-end_purge(KvcStoreController *c, KvcStoreRename *m, size_t a)
-{
-	/* It may be in a page that the listing has read before that. */
-	const KvcAdapterSlot *slot = &c->context->adapters[a];
-	bool is_listing = __atomic_load_n(&slot->is_listing, __ATOMIC_ACQUIRE);
-	end_on_adapter(c, m, a, is_listing ? KVC_RENAME_STALE : KVC_RENAME_ABSENT);
-}
-
 void
 kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message)
 {
@@ -374,11 +365,11 @@ kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message)
 	m->busy &= ~bit;
 	bool is_failed = message->error < 0 && message->error != -ENOENT;
 	if (is_failed && message->error != -EBUSY && !(c->active & bit))
-		end_on_adapter(c, m, a, KVC_RENAME_ABSENT);
+		end_on_adapter(c, m, a, KVC_RENAME_STALE);
 	else if (is_failed)
 		wait_on_adapter(c, m, a, message->error);
 	else if ((m->by_store | m->purge) & bit)
-		end_purge(c, m, a);
+		end_on_adapter(c, m, a, KVC_RENAME_ABSENT);
 	else
 		end_rename(c, m, a, message->error);
 	kvc_store_rename_kick(c, m);
@@ -449,7 +440,7 @@ kvc_store_rename_leave(KvcStoreController *c, KvcStoreRename *m, size_t adapter)
 	if (is_failing || (m->deferred & bit)) {
 		m->waiting &= ~bit;
 		m->deferred &= ~bit;
-		end_on_adapter(c, m, adapter, KVC_RENAME_ABSENT);
+		end_on_adapter(c, m, adapter, KVC_RENAME_STALE);
 	}
 	kvc_store_rename_kick(c, m);
 }

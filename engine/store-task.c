@@ -151,7 +151,7 @@ put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 {
 	r->todo &= ~(1u << adapter);
 	kvc_stats_add(c->context->stats, stores_unreachable, 1);
-	kvc_store_record_put_off(c, r, adapter, -EHOSTDOWN);
+	kvc_store_put_off(c, r, adapter, -EHOSTDOWN);
 	kvc_store_record_advance(c, r);
 }
 

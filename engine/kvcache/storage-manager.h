@@ -517,7 +517,8 @@ kvc_storage_manager_add_adapter(KvcStorageManager *sm, const char *specification
  * only, and objects in L1 that only it had, are stored in another one that the policy chooses, if
  * there is one; without one these are clean. Keys that only it had are lost (key_lost). Deletions
  * and renames that fail there are left: the deletion log does the deletions when the store is added
- * again. Its index is then free for another one.
+ * again. Its index is then free for another one. Nothing tells its store what is written, renamed
+ * or deleted while it is away: when it is added again that store is believed like one that is new.
  *
  * 0; -ENOENT: there is none; -ETIMEDOUT: it is still draining (status says so) and gets nothing
  * new, call this again to wait on. TIMEOUT_NS 0 does not wait. Blocks; any thread that may block.

@@ -150,12 +150,11 @@ keys_free(KvcObjectKey **keys, size_t n)
 static inline GBytes *
 bytes_of(const KvcObjectKey *key, size_t size, unsigned version)
 {
-	uint8_t *data = g_malloc(size + 1);
+	size_t n = size / sizeof(uint64_t) + 1;
+	uint64_t *data = g_new(uint64_t, n);
 	uint64_t x = key->hash ^ (version * UINT64_C(0x9e3779b97f4a7c15));
-	for (size_t i = 0; i < size; i++) {
-		x = x * UINT64_C(6364136223846793005) + 1442695040888963407u;
-		data[i] = (uint8_t)(x >> 56);
-	}
+	for (size_t i = 0; i < n; i++)
+		data[i] = x = x * UINT64_C(6364136223846793005) + 1442695040888963407u;
 	return g_bytes_new_take(data, size);
 }
 

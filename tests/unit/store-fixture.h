@@ -94,7 +94,7 @@ delete_key(Bench *b, KvcObjectKey *key, uint32_t adapters)
 	uint64_t id = ++b->last_delete_id;
 	kvc_key_index_hide(b->env->context.index, key, adapters, id);
 	kvc_l1_manager_delete(b->env->context.l1, key, true);
-	kvc_store_controller_submit_logged_delete(b->store, key, adapters, id);
+	kvc_store_controller_submit_delete(b->store, key, adapters, id);
 }
 
 static inline bool

@@ -302,7 +302,7 @@ delete_logged(Bench *b, KvcObjectKey *key)
 	uint64_t id = kvc_deletion_log_add(b->env->context.deletions, key, 1);
 	kvc_key_index_hide(b->env->context.index, key, 1, id);
 	kvc_l1_manager_delete(b->env->context.l1, key, true);
-	kvc_store_controller_submit_logged_delete(b->store, key, 1, id);
+	kvc_store_controller_submit_delete(b->store, key, 1, id);
 	kvc_deletion_log_settle(b->env->context.deletions);
 }
 

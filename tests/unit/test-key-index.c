@@ -733,10 +733,52 @@ test_replaced_versions_hide_older_copies(void **state)
 	assert_int_equal(info_of(f, 1).bytes, 77);
 	add(f, 1, A);
 	assert_int_equal(info_of(f, 1).tiers, L1);
-	kvc_key_index_unhide(f->index, key, A, 0);
+	kvc_key_index_note_stored(f->index, key, A);
 	add(f, 1, A);
 	add(f, 1, B);
 	assert_int_equal(info_of(f, 1).tiers, L1 | A);
+}
+
+/* The listing comes to it after the commit: what it found is a version before. */
+static void
+test_what_is_found_of_a_committed_key_is_older(void **state)
+{
+	Fixture *f = *state;
+	g_autoptr(KvcObjectKey) key = key_of(f, 1);
+	const KvcObjectAttributes attributes = {.mtime_ns = 5};
+	kvc_key_index_replace_with(f->index, key, 77, &attributes);
+	add(f, 1, A);
+	add(f, 1, B);
+	assert_int_equal(info_of(f, 1).tiers, L1);
+	kvc_key_index_note_stored(f->index, key, A);
+	add(f, 1, A);
+	assert_int_equal(info_of(f, 1).tiers, L1 | A);
+	kvc_key_index_remove(f->index, key, L1);
+	add(f, 1, B);
+	assert_int_equal(info_of(f, 1).tiers, A);
+	/* What was loaded says nothing of other stores. */
+	add(f, 2, A);
+	add(f, 2, L1);
+	add(f, 2, B);
+	assert_int_equal(info_of(f, 2).tiers, L1 | A | B);
+}
+
+/* What an adapter renamed that was not known to have it is something else. */
+static void
+test_a_rename_of_what_was_not_known_is_hidden(void **state)
+{
+	Fixture *f = *state;
+	g_autoptr(KvcObjectKey) from = key_of(f, 1);
+	g_autoptr(KvcObjectKey) to = key_in(f->scope, KVC_SPACE_PREFIX, 2);
+	add(f, 1, L1);
+	add(f, 1, A);
+	kvc_key_index_rename(f->index, from, to, true, A | B, A | B);
+	assert_false(kvc_key_index_end_rename(f->index, from, to, A, KVC_RENAME_PRESENT, false));
+	assert_false(kvc_key_index_end_rename(f->index, from, to, B, KVC_RENAME_PRESENT, false));
+	kvc_key_index_add(f->index, to, B, 1, 1);
+	KvcObjectInfo info;
+	assert_int_equal(kvc_key_index_get(f->index, to, &info), 0);
+	assert_int_equal(info.tiers, L1 | A);
 }
 
 /* Of two renames to one name only the later one's end says what the store has. */
@@ -752,13 +794,14 @@ test_the_last_of_two_renames_decides(void **state)
 	kvc_key_index_rename(f->index, first, name, false, A, A);
 	kvc_key_index_rename(f->index, second, name, false, A, A);
 	assert_int_equal(info_of(f, 3).renaming, A);
-	assert_false(kvc_key_index_end_rename(f->index, first, name, A, KVC_RENAME_ABSENT));
+	assert_false(kvc_key_index_end_rename(f->index, first, name, A, KVC_RENAME_ABSENT, false));
 	assert_int_equal(info_of(f, 3).renaming, A);
 	add(f, 1, A);
 	assert_int_equal(info_of(f, 1).tiers, A);
 	add(f, 2, A);
 	assert_false(is_known(f, 2));
-	assert_false(kvc_key_index_end_rename(f->index, second, name, A, KVC_RENAME_PRESENT));
+	assert_false(
+		kvc_key_index_end_rename(f->index, second, name, A, KVC_RENAME_PRESENT, false));
 	assert_int_equal(info_of(f, 3).renaming, 0);
 	assert_int_equal(info_of(f, 3).tiers, A);
 	assert_int_equal(kvc_key_index_count(f->index), 2);
@@ -813,6 +856,8 @@ main(void)
 #define TEST(function) cmocka_unit_test_setup_teardown(function, set_up, tear_down)
 	const struct CMUnitTest tests[] = {
 		TEST(test_unknown_key),
+		TEST(test_what_is_found_of_a_committed_key_is_older),
+		TEST(test_a_rename_of_what_was_not_known_is_hidden),
 		TEST(test_the_last_of_two_renames_decides),
 		TEST(test_tiers_add_up),
 		TEST(test_last_tier_loses_the_key_once),

@@ -167,7 +167,7 @@ test_stop_answers_flushes_and_forgets_retries(void **state)
 	kvc_store_controller_flush(b.store, key, on_flushed, &after);
 	assert_int_equal(after.error, -ESHUTDOWN);
 	env_write(b.env, key, 100, 1, KVC_FINISH_REPLACE);
-	kvc_store_controller_submit_delete(b.store, key, 1);
+	kvc_store_controller_submit_delete(b.store, key, 1, 0);
 	assert_int_equal(env_stat(b.env, stores_failed), 0);
 	bench_free(&b);
 }

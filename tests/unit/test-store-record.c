@@ -100,7 +100,7 @@ test_a_commit_that_is_told_before_the_deletion_survives_it(void **state)
 	env_write(b.env, key, 100, 2, KVC_FINISH_FIRST_WINS);
 	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
 	fake->hold_deletes = true;
-	kvc_store_controller_submit_delete(b.store, key, 1);
+	kvc_store_controller_submit_delete(b.store, key, 1, 0);
 	nap(10);
 	fake_release(fake, FAKE_STORE);
 	wait_until(fake_count(fake, "delete", key) == 1);
@@ -284,9 +284,30 @@ test_a_confirmation_is_of_its_own_deletion(void **state)
 	drain(&b);
 	assert_int_equal(env_stat(b.env, deletes_completed), 1);
 	assert_true(is_hidden(&b, key, 1));
-	kvc_store_controller_submit_logged_delete(b.store, key, 1, b.last_delete_id);
+	kvc_store_controller_submit_delete(b.store, key, 1, b.last_delete_id);
 	drain(&b);
 	assert_false(is_hidden(&b, key, 1));
+	bench_free(&b);
+}
+
+/* Decided before the commit, told after its store. */
+static void
+test_a_deletion_that_is_told_late_takes_no_newer_object(void **state)
+{
+	Bench b = bench_started(1, &everywhere);
+	g_autoptr(KvcObjectKey) key = key_new(b.env, 1);
+	env_write(b.env, key, 100, 0, KVC_FINISH_REPLACE);
+	drain(&b);
+	kvc_key_index_hide(b.env->context.index, key, 1, ++b.last_delete_id);
+	kvc_l1_manager_delete(b.env->context.l1, key, true);
+	env_write(b.env, key, 100, 1, KVC_FINISH_REPLACE);
+	drain(&b);
+	kvc_store_controller_submit_delete(b.store, key, 1, b.last_delete_id);
+	drain(&b);
+	g_autoptr(GBytes) data = bytes_of(key, 100, 1);
+	assert_true(fake_has(b.env->fakes[0], key, data));
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 1);
+	assert_int_equal(env_counts(b.env).dirty_objects, 0);
 	bench_free(&b);
 }
 
@@ -545,6 +566,7 @@ main(void)
 		cmocka_unit_test(test_what_an_adapter_cannot_delete_stays_hidden),
 		cmocka_unit_test(test_what_is_deleted_during_a_listing_stays_hidden),
 		cmocka_unit_test(test_a_confirmation_is_of_its_own_deletion),
+		cmocka_unit_test(test_a_deletion_that_is_told_late_takes_no_newer_object),
 		cmocka_unit_test(test_a_deletion_does_not_wait_for_another_adapter),
 		cmocka_unit_test(test_a_dead_deletion_does_not_keep_the_next_object_dirty),
 		cmocka_unit_test(test_what_a_deletion_held_up_is_stored_once_it_ended),

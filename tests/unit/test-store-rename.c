@@ -354,6 +354,53 @@ test_a_deletion_begun_before_makes_no_older_version_known(void **state)
 	two_free(&t);
 }
 
+/* The page was read before the rename, and is told after it. */
+static void
+test_a_listing_does_not_bring_the_old_name_back(void **state)
+{
+	Two t = two_started(2);
+	t.b.env->fakes[1]->ops.rename_key = NULL;
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	t.b.env->slots[0].is_listing = t.b.env->slots[1].is_listing = true;
+	rename_keys(&t.b, t.old_key, t.new_key);
+	drain(&t.b);
+	for (uint32_t adapter = 1; adapter <= 2; adapter++) {
+		kvc_key_index_add(t.b.env->context.index, t.old_key, adapter, 100, 1);
+		assert_int_equal(info_of(&t, t.old_key).tiers, 0);
+	}
+	assert_int_equal(info_of(&t, t.new_key).tiers, KVC_TIER_L1 | 3);
+	write_version(&t, t.old_key, 1);
+	drain(&t.b);
+	assert_int_equal(info_of(&t, t.old_key).tiers, KVC_TIER_L1 | 3);
+	two_free(&t);
+}
+
+/* Stored under a name that it does not have any more: nobody knows it in L2 until it is renamed. */
+static void
+test_an_object_may_go_when_it_is_known_under_its_new_name(void **state)
+{
+	Two t = two_started(1);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	fake->hold_renames = fake->hold[FAKE_STORE] = true;
+	write_version(&t, t.old_key, 0);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	fake_release(fake, FAKE_STORE);
+	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	assert_int_equal(env_counts(t.b.env).dirty_objects, 1);
+	rename_keys(&t.b, t.new_key, third);
+	assert_int_equal(kvc_l1_manager_evict(t.b.env->context.l1, third), KVC_L1_KEY_IS_LOCKED);
+	fake_release_renames(fake);
+	drain(&t.b);
+	assert_int_equal(info_of(&t, third).tiers, KVC_TIER_L1 | 1);
+	assert_true(fake_has_version(fake, third, t.old_key, 0));
+	assert_int_equal(env_counts(t.b.env).dirty_objects, 0);
+	assert_int_equal(env_stat(t.b.env, renames_lost), 0);
+	two_free(&t);
+}
+
 static void
 test_a_failed_rename_is_tried_again(void **state)
 {
@@ -827,6 +874,8 @@ main(void)
 		cmocka_unit_test(test_a_deletion_of_the_new_name_removes_both),
 		cmocka_unit_test(test_a_deletion_begun_before_ends_before),
 		cmocka_unit_test(test_a_deletion_begun_before_makes_no_older_version_known),
+		cmocka_unit_test(test_a_listing_does_not_bring_the_old_name_back),
+		cmocka_unit_test(test_an_object_may_go_when_it_is_known_under_its_new_name),
 		cmocka_unit_test(test_a_failed_rename_is_tried_again),
 		cmocka_unit_test(test_a_locked_key_is_tried_again_without_an_error),
 		cmocka_unit_test(test_an_object_that_l2_lost_is_stored_again_if_it_is_resident),
