@@ -441,15 +441,25 @@ drop_unsealed(KvcL1Object *object, int rc)
 	return KVC_L1_OUT_OF_MEMORY;
 }
 
+/* QUESTION(USER, OBJECT), with the shard's lock held; OTHERWISE without a question. */
+static bool
+ask_locked(bool (*question)(void *user, KvcL1Object *object),
+	   void *user,
+	   KvcL1Object *object,
+	   bool otherwise)
+{
+	if (!question)
+		return otherwise;
+	kvc_listener_enter();
+	bool answer = question(user, object);
+	kvc_listener_leave();
+	return answer;
+}
+
 static bool
 is_taken_locked(KvcL1Manager *m, KvcL1Object *object)
 {
-	if (!m->is_taken)
-		return false;
-	kvc_listener_enter();
-	bool is_taken = m->is_taken(m->is_taken_user, object);
-	kvc_listener_leave();
-	return is_taken;
+	return ask_locked(m->is_taken, m->is_taken_user, object, false);
 }
 
 KvcL1Error
@@ -490,12 +500,7 @@ kvc_l1_manager_finish_write(KvcL1Manager *m,
 static bool
 may_admit_locked(KvcL1Manager *m, KvcL1Object *object)
 {
-	if (!m->may_admit)
-		return true;
-	kvc_listener_enter();
-	bool may_admit = m->may_admit(m->may_admit_user, object);
-	kvc_listener_leave();
-	return may_admit;
+	return ask_locked(m->may_admit, m->may_admit_user, object, true);
 }
 
 KvcL1Error

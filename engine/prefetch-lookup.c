@@ -267,8 +267,8 @@ plan(KvcPrefetchRequest *r)
 /* ---- Results ------------------------------------------------------------------------------- */
 
 /*
- * Does FOUND say what ADAPTER's key (INFO) is by now? Not if it was committed there since the
- * lookup began: then it may be about the version before.
+ * Does what the lookup found in TIER say of what size the key, now known as INFO, is there? Not if
+ * it was stored there since the lookup began: then it may be about the version before.
  */
 static bool
 is_of_this_version(const KvcPrefetchCell *cell, const KvcObjectInfo *info, uint32_t tier)

@@ -16,12 +16,6 @@
 /* How often a streak of failures is in the log, for each adapter. */
 #define LOG_NS (60 * KVC_SEC_NS)
 
-static const KvcL2AdapterOps *
-ops_of(const KvcStoreController *c, size_t adapter)
-{
-	return c->context->adapters[adapter].adapter->ops;
-}
-
 void
 kvc_store_attributes_changed(KvcStoreController *c, KvcObjectKey *key)
 {
@@ -33,7 +27,7 @@ kvc_store_attributes_changed(KvcStoreController *c, KvcObjectKey *key)
 	/* The index names one that goes until it is gone. */
 	for (uint32_t bits = (info.tiers | r->busy) & c->active; bits; bits &= bits - 1) {
 		size_t a = (size_t)__builtin_ctz(bits);
-		if (ops_of(c, a)->set_attributes)
+		if (kvc_store_ops(c, a)->set_attributes)
 			behind |= 1u << a;
 	}
 	if (behind && !(r->attributes_todo | r->attributes_busy))

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Between a deletion that an adapter has confirmed and the next store of that key there: the
- * confirmation must be on disk first, else a replay after a crash would delete what was stored (see
- * deletion-log.c). Such targets are in the queue SYNCING, in the order of their positions, since
- * one thread confirms.
+ * Deletions that an adapter has confirmed: it is believed again of that key. Before the next store
+ * of the key there the confirmation must be on disk, if there is a deletion log, else a replay
+ * after a crash would delete what was stored (see deletion-log.c). Such targets are in the queue
+ * SYNCING, in the order of their positions, since one thread confirms.
  */
 
 #include "engine/deletion-log.h"

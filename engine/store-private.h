@@ -75,7 +75,7 @@ struct KvcStoreRecord {
 	uint32_t stored, failed; /* how it ended */
 	uint32_t delete_todo, delete_busy, delete_waiting;
 	uint32_t delete_syncing; /* confirmed, but that is not on disk yet */
-	uint64_t delete_id;	 /* in the deletion log: of the newest deletion; 0: none */
+	uint64_t delete_id;	 /* of the newest deletion; 0: none */
 	uint64_t delete_order;
 	uint32_t attributes_todo, attributes_busy; /* to be told to the adapter, being told */
 	uint64_t attributes_order;
@@ -177,7 +177,7 @@ typedef struct KvcStoreMessage {
 	KvcStoreRename *rename; /* RENAMED */
 	uint32_t adapters;	/* DELETE, RENAME: those that it concerns */
 	uint32_t renamers;	/* RENAME: of these, the ones that can */
-	uint64_t delete_id;	/* DELETE: in the deletion log */
+	uint64_t delete_id;	/* DELETE */
 	KvcFlushWaiter *waiter; /* FLUSH */
 	size_t adapter;		/* DELETED, RENAMED, ATTRIBUTES_SET */
 	GPtrArray *keys;
@@ -243,6 +243,12 @@ struct KvcStoreController {
 
 /* store-controller.c: false: the controller stopped, the message is the caller's again. */
 bool kvc_store_controller_post(KvcStoreController *c, KvcStoreMessage *message);
+
+static inline const KvcL2AdapterOps *
+kvc_store_ops(const KvcStoreController *c, size_t adapter)
+{
+	return c->context->adapters[adapter].adapter->ops;
+}
 
 /* store-record.c */
 /* The record that takes what is new for KEY, made when there is none; to be advanced. */
@@ -331,6 +337,9 @@ bool kvc_store_rename_is_target(const KvcStoreRecord *r);
 /* The one of KEY's records that is deleting on the adapter BIT. */
 KvcStoreRecord *
 kvc_store_rename_find_deleting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit);
+/* The record of KEY, sealed or not, that is setting attributes on the adapter with BIT. */
+KvcStoreRecord *
+kvc_store_rename_find_setting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit);
 /* R's object was stored on ADAPTER: an old name that was to be deleted there is overwritten. */
 void kvc_store_rename_overwritten(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter);
 /* R has nothing to store any more: old names that waited for it may be deleted. */
@@ -356,10 +365,6 @@ void kvc_store_adapters_retarget(KvcStoreController *c, KvcStoreRecord *r);
 void kvc_store_process_ready(KvcStoreController *c);
 void kvc_store_drain_completions(KvcStoreController *c, size_t adapter);
 void kvc_store_fail_refused(KvcStoreController *c);
-
-/* The record of KEY, sealed or not, that is setting attributes on the adapter with BIT. */
-KvcStoreRecord *
-kvc_store_rename_find_setting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit);
 
 /* store-attributes.c */
 void kvc_store_attributes_changed(KvcStoreController *c, KvcObjectKey *key);

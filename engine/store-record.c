@@ -275,9 +275,7 @@ end_store(KvcStoreController *c, KvcStoreRecord *r)
 	bool all_failed = r->failed && !r->stored;
 	r->error = all_failed ? -EIO : 0;
 	r->has_none = !r->stored && !deleting(r);
-	/* What a rename carries on is clean when it is known under its new name. */
-	bool is_carried = r->before && r->before->object == object;
-	if (r->next != object && !is_carried)
+	if (r->next != object)
 		kvc_l1_manager_set_clean(c->context->l1, object, !all_failed);
 	if (r->stored && !r->next && !r->before && !deleting(r) && c->policy->select_l1_deletion &&
 	    c->policy->select_l1_deletion(key))

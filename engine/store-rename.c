@@ -32,12 +32,6 @@
 /* How far back a failing rename is looked for. */
 #define STUCK_DEPTH 8
 
-static const KvcL2AdapterOps *
-ops_of(const KvcStoreController *c, size_t adapter)
-{
-	return c->context->adapters[adapter].adapter->ops;
-}
-
 /* ---- Who waits for whom -------------------------------------------------------------------- */
 
 static KvcStoreRecord *
@@ -254,7 +248,7 @@ begin_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a)
 	uint32_t bit = 1u << a;
 	bool deletes = (m->by_store | m->purge) & bit;
 	m->todo &= ~bit;
-	if (deletes && !ops_of(c, a)->delete_keys) {
+	if (deletes && !kvc_store_ops(c, a)->delete_keys) {
 		kvc_stats_add(c->context->stats, deletes_unsupported, 1);
 		end_on_adapter(c, m, a, KVC_RENAME_STALE);
 		return;

@@ -18,12 +18,6 @@
 /* Of the read lock of a store to ADAPTER. */
 #define STORE_OWNER(adapter) kvc_lock_owner("store to adapter", (adapter))
 
-static const KvcL2AdapterOps *
-ops_of(const KvcStoreController *c, size_t adapter)
-{
-	return c->context->adapters[adapter].adapter->ops;
-}
-
 static uint64_t
 charge(const KvcStoreRecord *r)
 {
@@ -48,7 +42,8 @@ fits(const KvcStoreController *c, const KvcStoreTask *task, const KvcStoreRecord
 {
 	return task->adapter == adapter && task->keys[0]->scope == r->key->scope &&
 	       task->bytes + r->memory.bytes <= KVC_STORE_BATCH_BYTES &&
-	       (!ops_of(c, adapter)->uniform_batches || task->objects[0].bytes == r->memory.bytes);
+	       (!kvc_store_ops(c, adapter)->uniform_batches ||
+		task->objects[0].bytes == r->memory.bytes);
 }
 
 /* The open batch that R may join, or NULL. */
