@@ -40,8 +40,9 @@ void
 kvc_store_attributes_advance(KvcStoreController *c, KvcStoreRecord *r)
 {
 	uint32_t waits = r->todo | r->busy | r->waiting | r->attributes_busy | r->delete_syncing |
-			 kvc_store_record_deleting(r) | kvc_store_rename_blocks(r);
+			 kvc_store_record_deleting(r);
 	uint32_t begin = r->attributes_todo & ~waits;
+	begin &= ~kvc_store_rename_blocks(r, begin);
 	r->attributes_todo &= ~begin;
 	r->attributes_busy |= begin;
 	for (size_t a = 0; a < c->n_adapters; a++)

@@ -82,6 +82,9 @@ is_only_in_l1(KvcStoreController *c, KvcObjectKey *key)
 void
 kvc_store_try_given_up(KvcStoreController *c, KvcStoreRecord *r)
 {
+	/* Its store is under way, or its commit to be told, after a rename perhaps. */
+	if (kvc_l1_manager_is_key_dirty(c->context->l1, r->key))
+		return;
 	if (kvc_l1_manager_is_key_unreplicated(c->context->l1, r->key) || is_only_in_l1(c, r->key))
 		kvc_store_record_take_resident(c, r);
 }
@@ -90,7 +93,7 @@ void
 kvc_store_try_unblocked(KvcStoreController *c, KvcStoreRecord *r)
 {
 	if (r->object || r->next || r->before || c->is_halting ||
-	    !(r->blocked_failed & ~kvc_store_record_blocked(r)))
+	    !(r->blocked_failed & ~kvc_store_record_blocked(r, r->blocked_failed)))
 		return;
 	r->blocked_failed = 0;
 	kvc_store_try_given_up(c, r);

@@ -262,8 +262,8 @@ void kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWa
 void kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message);
 /* Begins whatever can be begun for R, answers its waiters, frees it when nothing is left. */
 void kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r);
-/* Adapters on which R may not store now. */
-uint32_t kvc_store_record_blocked(const KvcStoreRecord *r);
+/* Those of WANTED on which R may not store now. */
+uint32_t kvc_store_record_blocked(const KvcStoreRecord *r, uint32_t wanted);
 /* R's object is on ADAPTER: the index learns it. */
 void kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
 /* The store of R's object on ADAPTER failed with -errno: again after a while, or never. */
@@ -329,9 +329,10 @@ void kvc_store_rename_retry(KvcStoreController *c, KvcStoreRename *m, size_t ada
 void kvc_store_rename_kick(KvcStoreController *c, KvcStoreRename *m);
 void kvc_store_rename_run(KvcStoreController *c);
 void kvc_store_rename_free(KvcStoreController *c, KvcStoreRename *m);
-/* Adapters on which R must wait for a rename, or for what came before it. */
-uint32_t kvc_store_rename_blocks(const KvcStoreRecord *r);
-/* Of these, the ones where it has failed so often that nobody ought to wait for it. */
+/* Those of WANTED on which R must wait for a rename, or for what came before it. */
+uint32_t kvc_store_rename_blocks(const KvcStoreRecord *r, uint32_t wanted);
+/* Of those on which R wants to store, the ones where it has failed so often that nobody ought to
+ * wait for it. */
 uint32_t kvc_store_rename_stuck(const KvcStoreRecord *r);
 /* Is R's key the new name of a rename that is pending? */
 bool kvc_store_rename_is_target(const KvcStoreRecord *r);

@@ -38,9 +38,10 @@ blocked_by_deletion(const KvcStoreRecord *r)
 }
 
 uint32_t
-kvc_store_record_blocked(const KvcStoreRecord *r)
+kvc_store_record_blocked(const KvcStoreRecord *r, uint32_t wanted)
 {
-	return blocked_by_deletion(r) | r->attributes_busy | kvc_store_rename_blocks(r);
+	uint32_t here = (blocked_by_deletion(r) | r->attributes_busy) & wanted;
+	return here | kvc_store_rename_blocks(r, wanted & ~here);
 }
 
 /* The index of the lowest bit; takes it out. */
@@ -313,7 +314,7 @@ advance_stores(KvcStoreController *c, KvcStoreRecord *r)
 			break;
 		begin_store(c, r);
 	}
-	uint32_t ready = r->todo & ~kvc_store_record_blocked(r);
+	uint32_t ready = r->todo & ~kvc_store_record_blocked(r, r->todo);
 	for (size_t a = 0; a < c->n_adapters; a++) {
 		if (ready & (1u << a))
 			enter_ready(&c->lanes[a], &r->targets[a]);
@@ -510,8 +511,8 @@ begin_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 static void
 advance_deletes(KvcStoreController *c, KvcStoreRecord *r)
 {
-	uint32_t begin = r->delete_todo & ~r->busy & ~r->delete_busy & ~r->attributes_busy &
-			 ~kvc_store_rename_blocks(r);
+	uint32_t begin = r->delete_todo & ~r->busy & ~r->delete_busy & ~r->attributes_busy;
+	begin &= ~kvc_store_rename_blocks(r, begin);
 	while (begin)
 		begin_delete(c, r, take_bit(&begin));
 }

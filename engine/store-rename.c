@@ -50,10 +50,11 @@ work_of(const KvcStoreRecord *r)
 }
 
 uint32_t
-kvc_store_rename_blocks(const KvcStoreRecord *r)
+kvc_store_rename_blocks(const KvcStoreRecord *r, uint32_t wanted)
 {
 	uint32_t bits = 0;
-	for (const KvcStoreRecord *before; r && r->after; r = before) {
+	/* In a long chain what is wanted is blocked near its end. */
+	for (const KvcStoreRecord *before; r && r->after && (wanted & ~bits); r = before) {
 		const KvcStoreRename *m = r->after;
 		uint32_t here = m->todo | m->busy | m->waiting;
 		/* That OLD goes there does not concern NEW; and a new OLD may overwrite it. */
@@ -62,13 +63,17 @@ kvc_store_rename_blocks(const KvcStoreRecord *r)
 		if (before)
 			bits |= work_of(before);
 	}
-	return bits;
+	return bits & wanted;
 }
 
+/* On which of WANTED something of R, or of what was before it, has to end? */
 static uint32_t
-active(const KvcStoreRecord *r)
+active(const KvcStoreRecord *r, uint32_t wanted)
 {
-	return r ? work_of(r) | kvc_store_rename_blocks(r) : 0;
+	if (!r || !wanted)
+		return 0;
+	uint32_t work = work_of(r) & wanted;
+	return work | kvc_store_rename_blocks(r, wanted & ~work);
 }
 
 static uint32_t
@@ -80,17 +85,22 @@ stuck(const KvcStoreRename *m, unsigned depth)
 		if (m->targets[a].delete_tries >= KVC_STORE_BLOCKED_TRIES)
 			bits |= 1u << a;
 	}
-	if (depth > 0 && m->from_before && m->from_before->after)
-		bits |= stuck(m->from_before->after, depth - 1);
-	if (depth > 0 && m->to_before && m->to_before->after)
-		bits |= stuck(m->to_before->after, depth - 1);
+	const KvcStoreRename *from = m->from_before ? m->from_before->after : NULL;
+	const KvcStoreRename *to = m->to_before ? m->to_before->after : NULL;
+	if (depth > 0 && from)
+		bits |= stuck(from, depth - 1);
+	if (depth > 0 && to && to != from)
+		bits |= stuck(to, depth - 1);
 	return bits & pending;
 }
 
 uint32_t
 kvc_store_rename_stuck(const KvcStoreRecord *r)
 {
-	return r->after ? kvc_store_rename_blocks(r) & stuck(r->after, STUCK_DEPTH) : 0;
+	if (!r->after || !r->todo)
+		return 0;
+	uint32_t blocked = kvc_store_rename_blocks(r, r->todo);
+	return blocked ? blocked & stuck(r->after, STUCK_DEPTH) : 0;
 }
 
 bool
@@ -484,7 +494,8 @@ advance(KvcStoreController *c, KvcStoreRename *m)
 		m->fresh |= m->from_before->stored;
 	drop_if_over(c, &m->from_before);
 	drop_if_over(c, &m->to_before);
-	uint32_t begin = m->todo & ~active(m->from_before) & ~active(m->to_before);
+	uint32_t begin = m->todo & ~active(m->from_before, m->todo);
+	begin &= ~active(m->to_before, begin);
 	for (; begin; begin &= begin - 1)
 		begin_on_adapter(c, m, (size_t)__builtin_ctz(begin));
 	bool has_before = m->from_before || m->to_before;

@@ -160,7 +160,8 @@ process_lane(KvcStoreController *c, size_t adapter)
 		if (!t || !has_room(c, lane, t->record))
 			break;
 		kvc_store_leave_ready(t);
-		if (!(t->record->todo & ~kvc_store_record_blocked(t->record) & (1u << adapter)))
+		uint32_t wanted = t->record->todo & (1u << adapter);
+		if (!(wanted & ~kvc_store_record_blocked(t->record, wanted)))
 			continue;
 		if (kvc_adapter_admits(&c->context->adapters[adapter]))
 			submit_target(c, t->record, adapter);
