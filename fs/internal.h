@@ -307,8 +307,8 @@ int64_t kvcfs_attr_given_mtime_locked(const KvcfsInode *inode, const struct stat
 /* What INODE (a staging, a PREFIX) has goes with OBJECT, which is about to be committed. Without
  * names. */
 void kvcfs_attr_give(KvcfsInode *inode, KvcL1Object *object);
-/* INODE was committed as KEY: what could only be done now. Without names. */
-void kvcfs_attr_settle(KvcfsInode *inode, KvcObjectKey *key);
+/* INODE was committed as KEY: what could only be done now. */
+void kvcfs_attr_settle_locked(KvcfsInode *inode, KvcObjectKey *key);
 /* Keeps a copy of what the engine says of INODE. */
 void kvcfs_attr_remember_locked(KvcfsInode *inode, const KvcObjectInfo *info);
 /* A new PREFIX takes what its chain carries. */
