@@ -160,7 +160,7 @@ rename_to_object(KvcfsInode *dir,
 	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(new_dir->scope, new_name);
 	if ((flags & RENAME_NOREPLACE) && kvcfs_dir_has_object(new_dir, key))
 		return -EEXIST;
-	KvcfsCaller caller = kvcfs_own_file_caller(fs, key, tid);
+	KvcfsCaller caller = kvcfs_own_file_caller(fs, key, NULL, tid);
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
 	int rc = inode ? kvcfs_write_proof_damage(fs, inode->staging, NULL) : -ENOENT;
