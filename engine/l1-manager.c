@@ -340,7 +340,8 @@ kvc_l1_manager_abort_write(KvcL1Manager *m, KvcL1Object *object)
 	kvc_listener_forbid(__func__);
 	if (object->state != KVC_L1_STAGING)
 		return KVC_L1_KEY_IN_WRONG_STATE;
-	kvc_l1_end_staging(m, object);
+	if (!object->is_sealed)
+		kvc_l1_end_staging(m, object);
 	object->state = KVC_L1_DETACHED;
 	kvc_stats_add(m->stats, l1_writes_aborted, 1);
 	kvc_l1_object_unref(object);
@@ -420,11 +421,10 @@ make_private(KvcL1Manager *m, KvcL1Object *object)
  * its fields are immutable. 0 or -errno. Without locks.
  */
 static int
-seal(KvcL1Manager *m, KvcL1Object *object, KvcObjectKey *key, KvcLockOwner *owner)
+seal(KvcL1Manager *m, KvcL1Object *object, KvcLockOwner *owner)
 {
 	*owner = kvc_l1_end_staging(m, object);
-	if (!object->key)
-		object->key = kvc_object_key_ref(key);
+	object->is_sealed = true;
 	int rc = kvc_l1_object_seal(object, m->memory);
 	if (rc == 0 && kvc_l1_object_protect(object) == KVC_L1_STILL_WRITABLE)
 		rc = make_private(m, object);
@@ -434,8 +434,8 @@ seal(KvcL1Manager *m, KvcL1Object *object, KvcObjectKey *key, KvcLockOwner *owne
 static KvcL1Error
 drop_unsealed(KvcL1Object *object, int rc)
 {
-	g_autofree char *name = kvc_object_key_to_string(object->key);
-	g_warning("l1: %s could not be committed: %s", name, g_strerror(-rc));
+	g_autofree char *name = object->key ? kvc_object_key_to_string(object->key) : NULL;
+	g_warning("l1: %s could not be committed: %s", name ? name : "an object", g_strerror(-rc));
 	object->state = KVC_L1_DETACHED;
 	kvc_l1_object_unref(object);
 	return KVC_L1_OUT_OF_MEMORY;
@@ -463,6 +463,17 @@ is_taken_locked(KvcL1Manager *m, KvcL1Object *object)
 }
 
 KvcL1Error
+kvc_l1_manager_seal_write(KvcL1Manager *m, KvcL1Object *object)
+{
+	kvc_listener_forbid(__func__);
+	if (object->state != KVC_L1_STAGING || object->is_sealed)
+		return KVC_L1_KEY_IN_WRONG_STATE;
+	KvcLockOwner owner;
+	int rc = seal(m, object, &owner);
+	return rc < 0 ? drop_unsealed(object, rc) : KVC_L1_SUCCESS;
+}
+
+KvcL1Error
 kvc_l1_manager_finish_write(KvcL1Manager *m,
 			    KvcL1Object *object,
 			    KvcObjectKey *key,
@@ -473,7 +484,9 @@ kvc_l1_manager_finish_write(KvcL1Manager *m,
 		return KVC_L1_KEY_IN_WRONG_STATE;
 	g_assert(!object->key || kvc_object_key_equal(object->key, key));
 	KvcLockOwner owner;
-	int rc = seal(m, object, key, &owner);
+	int rc = object->is_sealed ? 0 : seal(m, object, &owner);
+	if (!object->key)
+		object->key = kvc_object_key_ref(key);
 	if (rc < 0)
 		return drop_unsealed(object, rc);
 	KvcL1Shard *shard = kvc_l1_shard_of(m, key);
@@ -514,7 +527,7 @@ kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 	if (object->state != KVC_L1_STAGING || !object->key)
 		return KVC_L1_KEY_IN_WRONG_STATE;
 	KvcLockOwner owner;
-	int rc = seal(m, object, object->key, &owner);
+	int rc = seal(m, object, &owner);
 	if (rc < 0)
 		return drop_unsealed(object, rc);
 	KvcL1Shard *shard = kvc_l1_shard_of(m, object->key);

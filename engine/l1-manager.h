@@ -50,6 +50,7 @@ struct KvcL1Object {
 	uint64_t charged_bytes;
 	int64_t mtime_ns;
 	KvcObjectAttributes *attributes; /* owned; NULL: none were given */
+	bool is_sealed;			 /* STAGING: its bytes and size are final */
 
 	uint64_t crc32c; /* Atomic: KVC_L1_CRC_KNOWN and the checksum, once computed */
 
@@ -238,6 +239,12 @@ KvcL1Error kvc_l1_manager_finish_write_and_reserve_read(KvcL1Manager *m,
 							KvcL1Object *object,
 							unsigned read_locks,
 							KvcL1Object **locked);
+/*
+ * The part of finish_write that may wait, for who must know the key as late as possible or commits
+ * under a lock of his own: finish_write, or abort_write, must follow, and does not wait then.
+ * SUCCESS; else as finish_write, OBJECT was dropped. Not twice.
+ */
+KvcL1Error kvc_l1_manager_seal_write(KvcL1Manager *m, KvcL1Object *object);
 /* Drops a staging object; was never observable (difference 2). Takes the reference. */
 KvcL1Error kvc_l1_manager_abort_write(KvcL1Manager *m, KvcL1Object *object);
 

@@ -314,6 +314,12 @@ kvc_storage_manager_finish_write(KvcStorageManager *sm,
 	return to_errno(error, 0);
 }
 
+int
+kvc_storage_manager_seal_write(KvcStorageManager *sm, KvcL1Object *object)
+{
+	return to_errno(kvc_l1_manager_seal_write(sm->context.l1, object), 0);
+}
+
 void
 kvc_storage_manager_abort_write(KvcStorageManager *sm, KvcL1Object *object)
 {

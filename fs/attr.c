@@ -200,12 +200,9 @@ kvcfs_attr_give(KvcfsInode *inode, KvcL1Object *object)
 }
 
 void
-kvcfs_attr_settle(KvcfsInode *inode, KvcObjectKey *key)
+kvcfs_attr_settle_locked(KvcfsInode *inode, KvcObjectKey *key)
 {
-	pthread_mutex_lock(&inode->fs->names);
-	bool is_pinned = inode->is_pinned;
-	pthread_mutex_unlock(&inode->fs->names);
-	if (is_pinned)
+	if (inode->is_pinned)
 		kvc_storage_manager_set_pinned(inode->fs->sm, key, true);
 }
 

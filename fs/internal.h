@@ -96,9 +96,11 @@ typedef enum {
 typedef struct KvcfsInode KvcfsInode;
 typedef struct KvcfsChain KvcfsChain;
 
-/* A thread and its process, of a request; 0: not known, or not looked at. */
+/* A thread and its process, of a request; 0: not known, or not looked at. The numbers come again,
+ * but not with the same start (kvcfs_writer_start). */
 typedef struct KvcfsCaller {
 	pid_t thread, process;
+	uint64_t thread_start, process_start;
 } KvcfsCaller;
 
 /* A file that is being written, or a temporary one. Protected by names. */
@@ -307,8 +309,8 @@ int64_t kvcfs_attr_given_mtime_locked(const KvcfsInode *inode, const struct stat
 /* What INODE (a staging, a PREFIX) has goes with OBJECT, which is about to be committed. Without
  * names. */
 void kvcfs_attr_give(KvcfsInode *inode, KvcL1Object *object);
-/* INODE was committed as KEY: what could only be done now. Without names. */
-void kvcfs_attr_settle(KvcfsInode *inode, KvcObjectKey *key);
+/* INODE was committed as KEY: what could only be done now. */
+void kvcfs_attr_settle_locked(KvcfsInode *inode, KvcObjectKey *key);
 /* Keeps a copy of what the engine says of INODE. */
 void kvcfs_attr_remember_locked(KvcfsInode *inode, const KvcObjectInfo *info);
 /* A new PREFIX takes what its chain carries. */
@@ -483,8 +485,9 @@ void kvcfs_staging_free(KvcfsInode *inode);
 
 /* Who will see the file NAME that TID makes in DIR by an open with FLAGS. Without locks. */
 KvcfsCaller kvcfs_own_file_maker(const KvcfsInode *dir, const char *name, pid_t tid, int flags);
-/* TID, looked at as far as it matters for KEY. Without locks. */
-KvcfsCaller kvcfs_own_file_caller(Kvcfs *fs, const KvcObjectKey *key, pid_t tid);
+/* TID, looked at as far as it matters for KEY and OTHER (NULL: none). Without locks. */
+KvcfsCaller
+kvcfs_own_file_caller(Kvcfs *fs, const KvcObjectKey *key, const KvcObjectKey *other, pid_t tid);
 /* TID has opened INODE for writing, or closed it. */
 void kvcfs_own_file_opened(KvcfsInode *inode, pid_t tid);
 void kvcfs_own_file_closed_locked(KvcfsStaging *st, pid_t tid);

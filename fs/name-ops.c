@@ -106,7 +106,8 @@ static bool
 lookup_found_own(Lookup *lookup)
 {
 	Kvcfs *fs = lookup->fs;
-	KvcfsCaller caller = kvcfs_own_file_caller(fs, lookup->key, fuse_req_ctx(lookup->req)->pid);
+	KvcfsCaller caller =
+		kvcfs_own_file_caller(fs, lookup->key, NULL, fuse_req_ctx(lookup->req)->pid);
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_own_file_find_locked(fs, lookup->key, &caller);
 	if (inode)
@@ -437,7 +438,7 @@ unlink_object(KvcfsInode *dir, const char *name, pid_t tid)
 	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
 	if (!key)
 		return -ENOENT;
-	KvcfsCaller caller = kvcfs_own_file_caller(fs, key, tid);
+	KvcfsCaller caller = kvcfs_own_file_caller(fs, key, NULL, tid);
 	/* In one step for who commits under this name. */
 	pthread_mutex_lock(&fs->names);
 	kvcfs_notifier_set_own(key);

@@ -7,6 +7,7 @@
  * that made the file sees it, until it has closed it as often as it has opened it: who has closed a
  * file takes it for complete, even if a duplicate or a mapping lives on. Made with O_EXCL it is a
  * lock, or a file that only its maker knows of, and all threads of the process see it to the end.
+ * Both may end before the file, which lives with its descriptors, and their numbers be another's.
  *
  * Hash names stay invisible to all: each open for writing has a file of its own, in one thread too.
  */
@@ -15,12 +16,22 @@
 
 #include <fcntl.h>
 
+static KvcfsCaller
+look(pid_t tid, bool at_thread, bool at_process)
+{
+	KvcfsCaller caller = {.thread = tid, .process = at_process ? kvcfs_writer_process(tid) : 0};
+	if (at_thread)
+		caller.thread_start = kvcfs_writer_start(tid);
+	caller.process_start = kvcfs_writer_start(caller.process);
+	return caller;
+}
+
 KvcfsCaller
 kvcfs_own_file_maker(const KvcfsInode *dir, const char *name, pid_t tid, int flags)
 {
 	bool is_plain = dir->kind == KVCFS_DIR &&
 			kvcfs_name_classify(dir->scope, name) != KVCFS_NAME_TEMPORARY;
-	return (KvcfsCaller){tid, is_plain && (flags & O_EXCL) ? kvcfs_writer_process(tid) : 0};
+	return look(tid, is_plain, is_plain && (flags & O_EXCL));
 }
 
 void
@@ -44,22 +55,29 @@ static bool
 is_owner(const KvcfsStaging *st, const KvcfsCaller *caller)
 {
 	const KvcfsCaller *owner = &st->owner;
-	return (owner->thread && owner->thread == caller->thread && st->n_owner_opens > 0) ||
-	       (owner->process && owner->process == caller->process);
+	return (owner->thread && owner->thread == caller->thread &&
+		owner->thread_start == caller->thread_start && st->n_owner_opens > 0) ||
+	       (owner->process && owner->process == caller->process &&
+		owner->process_start == caller->process_start);
 }
 
 KvcfsCaller
-kvcfs_own_file_caller(Kvcfs *fs, const KvcObjectKey *key, pid_t tid)
+kvcfs_own_file_caller(Kvcfs *fs, const KvcObjectKey *key, const KvcObjectKey *other, pid_t tid)
 {
-	bool is_process_asked = false;
+	const KvcObjectKey *keys[] = {key, other};
+	bool is_thread_asked = false, is_process_asked = false;
 	pthread_mutex_lock(&fs->names);
-	const GPtrArray *writers = kvcfs_staging_writers_locked(fs, key);
-	for (guint i = 0; writers && i < writers->len; i++) {
-		const KvcfsStaging *st = ((KvcfsInode *)writers->pdata[i])->staging;
-		is_process_asked |= st->owner.process != 0;
+	for (size_t k = 0; k < G_N_ELEMENTS(keys); k++) {
+		const GPtrArray *writers =
+			keys[k] ? kvcfs_staging_writers_locked(fs, keys[k]) : NULL;
+		for (guint i = 0; writers && i < writers->len; i++) {
+			const KvcfsStaging *st = ((KvcfsInode *)writers->pdata[i])->staging;
+			is_thread_asked |= st->owner.thread == tid;
+			is_process_asked |= st->owner.process != 0;
+		}
 	}
 	pthread_mutex_unlock(&fs->names);
-	return (KvcfsCaller){tid, is_process_asked ? kvcfs_writer_process(tid) : 0};
+	return look(tid, is_thread_asked, is_process_asked);
 }
 
 KvcfsInode *

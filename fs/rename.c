@@ -62,7 +62,7 @@ rename_file(KvcfsInode *dir,
 		return -EXDEV;
 	if (kvc_object_key_equal(old_key, new_key))
 		return 0;
-	KvcfsCaller caller = kvcfs_own_file_caller(fs, new_key, tid);
+	KvcfsCaller caller = kvcfs_own_file_caller(fs, new_key, NULL, tid);
 	pthread_mutex_lock(&fs->names);
 	bool is_noreplace = flags & RENAME_NOREPLACE;
 	/* A name that somebody writes is taken, as for O_EXCL: lock files. */
@@ -88,10 +88,8 @@ rename_own_file(KvcfsInode *dir,
 	Kvcfs *fs = dir->fs;
 	g_autoptr(KvcObjectKey) new_key =
 		new_dir->kind == KVCFS_DIR ? kvcfs_name_to_key(new_dir->scope, new_name) : NULL;
-	KvcfsCaller caller = kvcfs_own_file_caller(fs, key, tid);
 	/* What another thread of the process makes under the new name is the caller's as well. */
-	if (new_key && !caller.process)
-		caller = kvcfs_own_file_caller(fs, new_key, tid);
+	KvcfsCaller caller = kvcfs_own_file_caller(fs, key, new_key, tid);
 	int rc = 0;
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_own_file_find_locked(fs, key, &caller);

@@ -509,57 +509,55 @@ report_lost_write(Kvcfs *fs, const KvcfsStaging *st, int rc)
 	g_warning("%s was written but L1 could not take it: %s", name, g_strerror(-rc));
 }
 
+/*
+ * All that may wait: 0 and *OBJECT, which is what it will be but has no name yet, -errno or
+ * NOT_PUBLISHED.
+ */
 static int
-publish(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcObjectKey *key)
+prepare(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcL1Object **object)
 {
 	int rc = find_objection(fs, st);
 	if (rc != 0)
 		return rc;
-	uint64_t bytes = kvc_l1_object_get_bytes(st->object);
 	kvcfs_attr_give(inode, st->object);
-	KvcFinishMode mode =
-		key->space == KVC_SPACE_PLAIN ? KVC_FINISH_REPLACE : KVC_FINISH_FIRST_WINS;
 	pthread_mutex_lock(&fs->names);
-	KvcL1Object *object = g_steal_pointer(&st->object);
+	*object = g_steal_pointer(&st->object);
 	pthread_mutex_unlock(&fs->names);
-	rc = kvc_storage_manager_finish_write(fs->sm, object, key, mode);
-	if (rc == KVC_FINISHED_DROPPED)
-		kvcfs_count(fs, writes_duplicate);
-	else if (rc == 0)
-		kvcfs_count(fs, writes_published);
-	else
-		report_lost_write(fs, st, rc);
-	if (rc >= 0)
-		kvcfs_attr_settle(inode, key);
-	pthread_mutex_lock(&inode->io_lock);
-	/* Readers of the temporary file go on with the object. */
-	if (rc >= 0 && inode->n_opens > 0 && !inode->commit_lock)
-		kvc_storage_manager_reserve_read(fs->sm, key, &inode->commit_lock);
-	pthread_mutex_unlock(&inode->io_lock);
-	pthread_mutex_lock(&fs->names);
-	/* An oversized one must not make the next reservation impossible. */
-	if (rc >= 0)
-		st->dir->last_bytes =
-			MIN(bytes, MAX(fs->l1_capacity_bytes / 8, FIRST_RESERVATION_BYTES));
-	pthread_mutex_unlock(&fs->names);
-	return rc;
+	return kvc_storage_manager_seal_write(fs->sm, *object);
 }
 
 /*
- * What happened to the name while KEY was being published: it was removed, or is another one by
- * now. true: the object is there.
+ * OBJECT (taken) gets the name that ST has now. Whoever removes, renames or publishes a name holds
+ * names as well: so it is no other name's, what it replaces is what has the name at this moment,
+ * and there is nothing to be put right afterwards, when others may have put a file there.
  */
-static bool
-follow_name_locked(Kvcfs *fs, const KvcfsStaging *st, KvcObjectKey *key)
+static int
+publish_locked(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcL1Object *object)
 {
 	if (st->is_target_gone) {
 		kvcfs_count(fs, writes_not_published_unlinked);
-		kvc_storage_manager_delete(fs->sm, key);
-		return false;
+		st->object = object; /* given back with ST */
+		return NOT_PUBLISHED;
 	}
-	if (!kvc_object_key_equal(st->target, key))
-		kvcfs_move_key_locked(fs, key, st->target, 0);
-	return kvc_storage_manager_stat(fs->sm, st->target, NULL) == 0;
+	uint64_t bytes = kvc_l1_object_get_bytes(object);
+	bool is_plain = st->target->space == KVC_SPACE_PLAIN;
+	int rc = kvc_storage_manager_finish_write(
+		fs->sm, object, st->target, is_plain ? KVC_FINISH_REPLACE : KVC_FINISH_FIRST_WINS);
+	if (rc < 0)
+		return rc;
+	if (rc == KVC_FINISHED_DROPPED)
+		kvcfs_count(fs, writes_duplicate);
+	else
+		kvcfs_count(fs, writes_published);
+	kvcfs_attr_settle_locked(inode, st->target);
+	pthread_mutex_lock(&inode->io_lock);
+	/* Readers of the temporary file go on with the object. */
+	if (inode->n_opens > 0 && !inode->commit_lock)
+		kvc_storage_manager_reserve_read(fs->sm, st->target, &inode->commit_lock);
+	pthread_mutex_unlock(&inode->io_lock);
+	/* An oversized one must not make the next reservation impossible. */
+	st->dir->last_bytes = MIN(bytes, MAX(fs->l1_capacity_bytes / 8, FIRST_RESERVATION_BYTES));
+	return rc;
 }
 
 /*
@@ -570,18 +568,18 @@ int
 kvcfs_staging_commit(KvcfsInode *inode)
 {
 	Kvcfs *fs = inode->fs;
+	KvcL1Object *object = NULL;
 	pthread_mutex_lock(&fs->names);
-	g_autoptr(KvcObjectKey) key = kvc_object_key_ref(inode->staging->target);
 	note_size_locked(inode);
 	pthread_mutex_unlock(&fs->names);
-	int rc = publish(fs, inode, inode->staging, key);
-	bool is_object = rc == 0 || rc == KVC_FINISHED_DROPPED;
+	int rc = prepare(fs, inode, inode->staging, &object);
 	pthread_mutex_lock(&fs->names);
 	KvcfsStaging *st = take_staging_locked(inode);
-	/* Only now: who looks the name up meanwhile must not keep what he finds. */
+	if (rc == 0)
+		rc = publish_locked(fs, inode, st, object);
+	bool is_object = rc == 0 || rc == KVC_FINISHED_DROPPED;
 	leave_writing_locked(inode, st);
-	bool is_known = is_object ? follow_name_locked(fs, st, key)
-				  : kvc_storage_manager_stat(fs->sm, st->target, NULL) == 0;
+	bool is_known = kvc_storage_manager_stat(fs->sm, st->target, NULL) == 0;
 	/* The last one of a plain file wins, the first one of a hash. */
 	bool is_newest = is_object && st->target->space == KVC_SPACE_PLAIN;
 	if (is_known && !inode->is_unlinked &&
@@ -590,6 +588,8 @@ kvcfs_staging_commit(KvcfsInode *inode)
 	if (is_newest)
 		kvcfs_note_published_locked(fs, st->target);
 	pthread_mutex_unlock(&fs->names);
+	if (object && rc < 0)
+		report_lost_write(fs, st, rc);
 	if (st->prefix)
 		kvcfs_prefix_settle_position(st->prefix, st->target, is_object && is_known);
 	pthread_mutex_lock(&fs->names);

@@ -148,6 +148,18 @@ rename_temp(KvcfsInode *dir,
 	return 0;
 }
 
+/*
+ * For RENAME_NOREPLACE, in one step with taking the name: who publishes it holds names, too. A
+ * plain name that somebody writes is taken, as for O_EXCL.
+ */
+static bool
+is_taken_locked(KvcfsInode *dir, KvcObjectKey *key)
+{
+	bool is_named = dir->kind != KVCFS_PREFIX || kvcfs_prefix_has_locked(dir, key);
+	return (is_named && kvcfs_object_exists(dir->fs, key)) ||
+	       (key->space == KVC_SPACE_PLAIN && kvcfs_is_being_written_locked(dir->fs, key));
+}
+
 static int
 rename_to_object(KvcfsInode *dir,
 		 const char *name,
@@ -158,17 +170,17 @@ rename_to_object(KvcfsInode *dir,
 {
 	Kvcfs *fs = dir->fs;
 	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(new_dir->scope, new_name);
-	if ((flags & RENAME_NOREPLACE) && kvcfs_dir_has_object(new_dir, key))
-		return -EEXIST;
-	KvcfsCaller caller = kvcfs_own_file_caller(fs, key, tid);
+	KvcfsCaller caller = kvcfs_own_file_caller(fs, key, NULL, tid);
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
-	int rc = inode ? kvcfs_write_proof_damage(fs, inode->staging, NULL) : -ENOENT;
 	bool is_open = false;
-	/* A plain name that somebody writes is taken, as for O_EXCL. */
-	if (rc == 0 && (flags & RENAME_NOREPLACE) && key->space == KVC_SPACE_PLAIN &&
-	    kvcfs_is_being_written_locked(fs, key))
+	int rc = 0;
+	if (!inode)
+		rc = -ENOENT;
+	else if ((flags & RENAME_NOREPLACE) && is_taken_locked(new_dir, key))
 		rc = -EEXIST;
+	else
+		rc = kvcfs_write_proof_damage(fs, inode->staging, NULL);
 	if (rc == 0) {
 		remove_temp_locked(dir, name);
 		/* Who overwrites what is replaced has a file without a name, as after unlink. */

@@ -28,6 +28,7 @@ enum {
 	FIELD_FLAGS = 9,
 	FIELD_MINOR_FAULTS = 10,
 	FIELD_THREADS = 20,
+	FIELD_START_TIME = 22,
 	FIELD_EXIT_CODE = 52,
 };
 
@@ -119,6 +120,15 @@ kvcfs_writer_process(pid_t tid)
 	/* In a name, which comes first, a newline is escaped. */
 	const char *tgid = strstr(text, "\nTgid:");
 	return tgid ? (pid_t)strtol(tgid + strlen("\nTgid:"), NULL, 10) : 0;
+}
+
+uint64_t
+kvcfs_writer_start(pid_t tid)
+{
+	char path[64], line[1024];
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int)tid);
+	return tid != 0 && read_line(path, line, sizeof(line)) ? stat_field(line, FIELD_START_TIME)
+							       : 0;
 }
 
 uint64_t

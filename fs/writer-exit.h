@@ -27,6 +27,10 @@ KvcfsWriterExit kvcfs_writer_exit_look(pid_t tid);
  * block. */
 pid_t kvcfs_writer_process(pid_t tid);
 
+/* When thread TID started, in clock ticks since the boot: with it TID names one thread for ever. 0:
+ * it cannot be told. Does not block. */
+uint64_t kvcfs_writer_start(pid_t tid);
+
 /* How long a file may be that thread TID writes (RLIMIT_FSIZE), in bytes; UINT64_MAX: no limit, or
  * it cannot be told. Does not block. */
 uint64_t kvcfs_writer_file_limit(pid_t tid);

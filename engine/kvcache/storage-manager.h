@@ -146,6 +146,13 @@ int kvc_storage_manager_finish_write(KvcStorageManager *sm,
 				     KvcL1Object *object,
 				     KvcObjectKey *key,
 				     KvcFinishMode mode);
+/*
+ * Does ahead what finish_write may wait for: a few ms for the last descriptor of the writer, or a
+ * copy. Bytes, size and attributes of OBJECT are final then, and what follows, finish_write or
+ * abort_write, waits for nothing: a caller can look at his names and commit in one step, under a
+ * lock of his own. 0; -errno: it was dropped as by a finish_write that fails. Once for an object.
+ */
+int kvc_storage_manager_seal_write(KvcStorageManager *sm, KvcL1Object *object);
 /* Drops an unfinished object and its memory; nothing was ever visible. */
 void kvc_storage_manager_abort_write(KvcStorageManager *sm, KvcL1Object *object);
 

@@ -78,6 +78,38 @@ test_key_given_at_the_end(void **state)
 	kvc_l1_manager_abort_write(f->m, object);
 }
 
+/* What may wait is done ahead; the key comes with the commit, which may also not come. */
+static void
+test_sealed_before_it_has_a_key(void **state)
+{
+	Fixture *f = *state;
+	for (int turn = 0; turn < 2; turn++) {
+		KvcL1Object *object;
+		assert_int_equal(
+			kvc_l1_manager_reserve_write(f->m, NULL, MIB, false, &object, NULL),
+			KVC_L1_SUCCESS);
+		fill_file(object, 100, 9);
+		assert_int_equal(kvc_l1_manager_seal_write(f->m, object), KVC_L1_SUCCESS);
+		assert_int_equal(used(f), PAGE);
+		assert_int_equal(counts_of(f).staging_objects, 0);
+		assert_int_equal(counts_of(f).staging_bytes, 0);
+		assert_absent(f, 9);
+		assert_int_equal(kvc_l1_manager_seal_write(f->m, object),
+				 KVC_L1_KEY_IN_WRONG_STATE);
+		if (turn == 0) {
+			assert_int_equal(kvc_l1_manager_abort_write(f->m, object), KVC_L1_SUCCESS);
+			assert_int_equal(used(f), 0);
+		} else {
+			assert_int_equal(finish(f, object, 9, KVC_FINISH_FIRST_WINS),
+					 KVC_L1_SUCCESS);
+		}
+	}
+	assert_heard(f, "wf:9");
+	KvcL1Object *object = read_lock(f, 9);
+	assert_content(object, 100, 9);
+	read_unlock(f, object);
+}
+
 static void
 test_out_of_memory(void **state)
 {
@@ -512,6 +544,7 @@ main(void)
 		TEST(test_reserve_nothing),
 		TEST(test_staging_is_invisible),
 		TEST(test_key_given_at_the_end),
+		TEST(test_sealed_before_it_has_a_key),
 		TEST(test_out_of_memory),
 		TEST(test_reserve_says_which_error),
 		TEST(test_difference_8_reservation_asks_for_room),

@@ -238,6 +238,22 @@ test_process_of_a_thread(void **state)
 	assert_int_equal(kvcfs_writer_process(pid), 0);
 }
 
+static void
+test_start_tells_a_number_that_came_again(void **state)
+{
+	uint64_t before = kvcfs_writer_start(getpid()), own = 0;
+	(void)state;
+	assert_true(before > 0);
+	assert_int_equal(kvcfs_writer_start(getpid()), before);
+	assert_int_equal(kvcfs_writer_start(0), 0);
+	usleep(30 * 1000); /* it counts hundredths of a second */
+	pid_t pid = make_ended_child(0, 0);
+	own = kvcfs_writer_start(pid);
+	look_and_reap(pid);
+	assert_true(own > before);
+	assert_int_equal(kvcfs_writer_start(pid), 0);
+}
+
 int
 main(void)
 {
@@ -253,6 +269,7 @@ main(void)
 		cmocka_unit_test(test_file_limit),
 		cmocka_unit_test(test_name_with_brackets_and_spaces),
 		cmocka_unit_test(test_process_of_a_thread),
+		cmocka_unit_test(test_start_tells_a_number_that_came_again),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
