@@ -127,7 +127,8 @@ refused 2 "--config: $WORK/large has more than 1048576 bytes" start --config "$W
 : >"$WORK/file"
 ln -s "$MNT" "$WORK/link"
 refused 1 "mount point $WORK/absent does not exist" "$KVCACHEFS" --state-dir "$STATE" "$WORK/absent"
-refused 1 "mount point $WORK/file is not a directory" "$KVCACHEFS" --state-dir "$STATE" "$WORK/file"
+refused 1 "mount point $WORK/file is not a directory" "$KVCACHEFS" --state-dir "$WORK/no-state" "$WORK/file"
+[[ ! -e $WORK/no-state ]] || fail "a start on a file made a state directory"
 refused 1 "mount point $WORK/file/x: Not a directory" "$KVCACHEFS" --state-dir "$STATE" "$WORK/file/x"
 refused 1 "state directory $WORK/file/x: Not a directory" start --state-dir "$WORK/file/x"
 refused 1 'state directory /proc/absent: ' start --state-dir /proc/absent
@@ -196,6 +197,11 @@ said=$(start 2>&1) && fail "a second mount on a live one"
 assert_eq "kvcachefs: $MNT is already mounted" "$said" "a start on a live mount"
 said=$("$KVCACHEFS" --state-dir "$WORK/other-state" "$MNT" 2>&1) && fail "a second mount with another state directory"
 assert_eq "kvcachefs: $MNT is already mounted" "$said" "a start on a live mount, from another state directory"
+# One state directory, another mount point: nothing to wait for. (A start that waits says so, in one more line.)
+other=$WORK/"other 'mnt"$'\n'é
+mkdir "$other"
+said=$("$KVCACHEFS" --state-dir "$STATE" --l1-size 64M "$other" 2>&1) && fail "a second mount with the same state directory"
+assert_eq "kvcachefs: the state directory $STATE is that of $MNT (pid $DAEMON_PID)" "$said" "a start with the state directory of a live mount"
 # Killed, it leaves a stale mount, which the next start removes.
 kill_fs
 expect_errno ENOTCONN stat "$MNT/.kvcache"
@@ -203,3 +209,13 @@ start_fs
 expect_errno 0 stat "$MNT/.kvcache"
 stop_fs
 ! is_mounted || fail "still mounted: the stale mount was below the new one"
+# Of a mount that is gone it can be taken over, and is then that of the other mount point, whatever its name.
+"$KVCACHEFS" --state-dir "$STATE" --l1-size 64M "$other" || fail "a start with the state directory of an earlier mount"
+read -r pid _ <"$STATE/lock"
+echo "$pid" >>"$WORK/daemons"
+said=$("$KVCACHEFS" --state-dir "$STATE" --l1-size 64M "$MNT" 2>&1) && fail "a second mount with the same state directory"
+assert_eq "kvcachefs: the state directory $STATE is that of $other (pid $pid)" "$said" "a start with the state directory of a live mount"
+said=$("$KVCACHEFS" --state-dir "$STATE" --l1-size 64M "$other" 2>&1) && fail "a second mount on a live one"
+assert_eq "kvcachefs: $other is already mounted" "$said" "a start on a live mount"
+umount "$other"
+wait_gone "$pid"
