@@ -100,11 +100,25 @@ refused 2 "$WORK/config:3: unknown key \"l2-adaptor\"; did you mean \"l2-adapter
 refused 2 "$WORK/config:2: unknown key \"lookup-wait.1\"" config '[kvcachefs]' 'lookup-wait.1=3'
 refused 2 "$WORK/config:2: unknown key \"help\"" config '[kvcachefs]' 'help=true'
 refused 2 "$WORK/config:2: --readahead: \"many\" is not a number" config '[kvcachefs]' 'readahead = many'
-refused 2 "$WORK/config:2: --foreground: neither true nor false" config '[kvcachefs]' 'foreground=perhaps'
+refused 2 "$WORK/config:2: foreground: \"perhaps\" is neither true nor false" config '[kvcachefs]' 'foreground = perhaps'
 refused 2 "$WORK/config:2: mount options: unknown option \"rwx\"" config '[kvcachefs]' 'options=rwx'
 refused 2 'unknown group [other]' config '[kvcachefs]' '[other]'
 refused 2 'no group [kvcachefs]' config ''
-refused 2 "$WORK/config: " config 'not a key file'
+refused 2 "$WORK/config:3: \"l1-size = 1G\" is in no group: the line [kvcachefs] is missing before it" \
+	config '# a comment' '' ' l1-size = 1G' '[kvcachefs]'
+refused 2 "$WORK/config:1: \"not a key file\" is in no group: the line [kvcachefs] is missing before it" config 'not a key file'
+refused 2 "$WORK/config:3: \"l1-size 1G\" is not KEY = VALUE" config '[kvcachefs]' 'readahead=2' 'l1-size 1G'
+refused 2 "$WORK/config:2: \"= 1G\" is not KEY = VALUE" config '[kvcachefs]' '= 1G'
+# Twice is a mistake, also where the option is repeatable: that is what the numbers are for.
+refused 2 "$WORK/config:4: \"l1-size\" is in line 2 already, as \"l1-size\"" \
+	config '[kvcachefs]' 'l1-size = 64M' 'readahead = 2' 'l1-size = 128M'
+refused 2 "$WORK/config:4: \"readahead\" is in line 2 already" config '[kvcachefs]' 'readahead=1' '[kvcachefs]' 'readahead=1'
+refused 2 "$WORK/config:3: \"temp-names\" is in line 2 already" config '[kvcachefs]' 'temp-names=*.x' 'temp-names=*.y'
+refused 2 "$WORK/config:3: \"temp-names.01\" is in line 2 already, as \"temp-names.1\"" \
+	config '[kvcachefs]' 'temp-names.1=*.x' 'temp-names.01=*.y'
+refused 2 "$WORK/config:3: \"options.0\" is in line 2 already, as \"options\"" config '[kvcachefs]' 'options=ro' 'options.0=noatime'
+printf '[kvcachefs]\nreadahead=2\0' >"$WORK/config"
+refused 2 "--config: $WORK/config is not a text file" start --config "$WORK/config"
 refused 2 "$WORK/config:2: --temp-names: must not be empty" config '[kvcachefs]' 'temp-names='
 # What is known to be wrong only when all options are.
 refused 2 "$WORK/config:3: --l2-adapter: there is no L2 adapter \"sf\"" config '[kvcachefs]' '# a comment' 'l2-adapter=type=sf'
