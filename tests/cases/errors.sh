@@ -59,6 +59,13 @@ refused 2 'no prefetch policy "x"' start --l2-prefetch-policy x
 refused 2 '--temp-names: "a/b"' start --temp-names '*.x,a/b'
 refused 2 '--temp-names: ""' start --temp-names '*.x,,'
 refused 2 '--temp-names: must not be empty' start --temp-names=
+for pattern in '[' '[]' '[!]' '*.x[ab' '[a\]' '[[:alpha:]' '[[.].]'; do
+	refused 2 "--temp-names: \"$pattern\" has a [ that is not closed" start --temp-names "*.y,$pattern"
+done
+refused 2 '--temp-names: "[a" has a [ that is not closed' start --temp-names '[a,b]'
+refused 2 '--temp-names: "x\" ends in a backslash' start --temp-names 'x\'
+refused 2 '--max-object-size: 67108865 bytes are more than L1 holds (--l1-size, 67108864 bytes)' start --max-object-size 67108865
+refused 2 '--max-object-size: 10995116277760 bytes are more than L1 holds' start --max-object-size 10T
 refused 2 '--state-dir: must not be empty' "$KVCACHEFS" --state-dir= "$MNT"
 
 # Mount options.
@@ -128,6 +135,7 @@ refused 2 "$WORK/config:2: --l2-adapter: base_path \"$MNT/x\" is inside the moun
 	config '[kvcachefs]' "l2-adapter=type=fs,base_path=$MNT/x"
 refused 2 "$WORK/config:2: --eviction-policy: there is no eviction policy \"lur\"" config '[kvcachefs]' 'eviction-policy=lur'
 refused 2 "$WORK/config:2: --temp-names: \"a/b\"" config '[kvcachefs]' 'temp-names=a/b'
+refused 2 "$WORK/config:2: --max-object-size: 1099511627776 bytes are more" config '[kvcachefs]' 'max-object-size=1T'
 # A configuration is a file, and not a large one.
 mkfifo "$WORK/fifo"
 for other in /dev/zero "$WORK/fifo" "$WORK"; do
