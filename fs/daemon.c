@@ -237,6 +237,7 @@ static void
 write_record(Daemon *d, bool draining)
 {
 	KvcfsStateRecord record = {.pid = getpid(), .draining = draining};
+	g_strlcpy(record.mountpoint, d->mountpoint, sizeof record.mountpoint);
 	if (d->mount != NULL)
 		kvcfs_mount_get_dev(d->mount, &record.dev_major, &record.dev_minor);
 	kvcfs_state_dir_write(d->state, &record);

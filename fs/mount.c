@@ -65,6 +65,14 @@ kvcfs_mount_resolve(const char *path, GError **error)
 	}
 	char *copy = g_strdup(real);
 	free(real);
+	/* O_PATH asks no file system: a mount that hangs there is for the probe. */
+	int fd = open(copy, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0 && errno == ENOTDIR) {
+		set_errno_error(error, ENOTDIR, "mount point %s is not a directory", copy);
+		g_clear_pointer(&copy, g_free);
+	}
+	if (fd >= 0)
+		close(fd);
 	return copy;
 }
 
@@ -130,21 +138,49 @@ is_dying(pid_t pid)
 			   (UINT64_C(1) << (SIGKILL - 1)));
 }
 
+/* Is what the writer of RECORD mounted the topmost mount at MOUNTPOINT? */
+static bool
+is_mount_of(const KvcfsStateRecord *record, const char *mountpoint)
+{
+	KvcfsMountEntry entry;
+	return kvcfs_mount_table_find(mountpoint, &entry) && entry.is_kvcachefs &&
+	       entry.dev_major == record->dev_major && entry.dev_minor == record->dev_minor;
+}
+
 /*
  * A daemon that was killed while it told the kernel of a name that a request has locked cannot end,
  * and the request is never answered: aborting the connection frees both. (The mount stays, stale.)
  */
 static void
-abort_connection(const char *mountpoint)
+abort_connection(const KvcfsStateRecord *holder, const char *mountpoint)
 {
+	if (!is_mount_of(holder, mountpoint))
+		return;
 	g_message("the daemon of %s was killed and cannot end: aborting its connection",
 		  mountpoint);
 	umount2(mountpoint, MNT_FORCE | UMOUNT_NOFOLLOW);
 }
 
+/* PLACE: its mount point. A daemon that is about to mount there is waited for. */
+static bool
+check_holder(const KvcfsStateRecord *holder,
+	     const char *place,
+	     const char *mountpoint,
+	     const KvcfsStateDir *state,
+	     GError **error)
+{
+	if (holder->draining || is_dying(holder->pid))
+		return true;
+	if (strcmp(place, mountpoint) == 0)
+		return !is_mount_of(holder, mountpoint) || already_mounted(mountpoint, error);
+	set_errno_error(error, EBUSY, "the state directory %s is that of %s (pid %d)",
+			kvcfs_state_dir_path(state), place, (int)holder->pid);
+	return false;
+}
+
 /*
- * Waits while another daemon has the lock and is not serving MOUNTPOINT (any more): it drains, is
- * dying, or it is another start that is about to mount.
+ * Waits while another daemon has the lock and does not serve (any more): it drains, is dying, or it
+ * is another start that is about to mount at MOUNTPOINT.
  */
 static bool
 take_lock(const char *mountpoint, KvcfsStateDir *state, GError **error)
@@ -160,29 +196,27 @@ take_lock(const char *mountpoint, KvcfsStateDir *state, GError **error)
 			set_errno_error(error, -locked, "state lock: %s", g_strerror(-locked));
 			return false;
 		}
-		KvcfsMountEntry entry;
 		KvcfsStateRecord holder = kvcfs_state_dir_read(state);
-		if (!holder.draining && !is_dying(holder.pid) &&
-		    kvcfs_mount_table_find(mountpoint, &entry) && entry.is_kvcachefs &&
-		    entry.dev_major == holder.dev_major && entry.dev_minor == holder.dev_minor)
-			return already_mounted(mountpoint, error);
+		const char *place = holder.mountpoint[0] != '\0' ? holder.mountpoint : mountpoint;
+		if (!check_holder(&holder, place, mountpoint, state, error))
+			return false;
 		int64_t waited = g_get_monotonic_time() - start;
 		if (waited > DYING_WAIT_US && !has_aborted && is_dying(holder.pid)) {
 			has_aborted = true;
-			abort_connection(mountpoint);
+			abort_connection(&holder, place);
 		}
 		if (waited > LOCK_WAIT_US) {
 			set_errno_error(
 				error, EBUSY,
 				"the daemon of an earlier mount of %s (pid %d) is not done yet",
-				mountpoint, (int)holder.pid);
+				place, (int)holder.pid);
 			return false;
 		}
 		if (waited > LOCK_MESSAGE_US && !said) {
 			fprintf(stderr,
 				"kvcachefs: waiting for the daemon of an earlier mount of %s "
 				"(pid %d) to finish\n",
-				mountpoint, (int)holder.pid);
+				place, (int)holder.pid);
 			said = true;
 		}
 		g_usleep(20000);
@@ -224,17 +258,13 @@ check_place(const char *mountpoint, const KvcfsStateRecord *last, GError **error
 	bool is_ours = kvcfs_mount_table_find(mountpoint, &entry) && entry.is_kvcachefs;
 
 	/* Its daemon has let go of the lock: it is dead, if perhaps not yet of its connection. */
-	bool is_last =
-		is_ours && entry.dev_major == last->dev_major && entry.dev_minor == last->dev_minor;
-	if (answer == -ENOTCONN || is_last)
+	if (answer == -ENOTCONN || is_mount_of(last, mountpoint))
 		return 1;
 	if (is_ours) {
 		already_mounted(mountpoint, error);
 		return -1;
 	}
-	if (answer == -ENOTDIR)
-		set_errno_error(error, ENOTDIR, "mount point %s is not a directory", mountpoint);
-	else if (answer == -ETIMEDOUT)
+	if (answer == -ETIMEDOUT)
 		set_errno_error(error, ETIMEDOUT, "mount point %s does not answer", mountpoint);
 	else if (answer != 0)
 		set_errno_error(error, -answer, "mount point %s: %s", mountpoint,

@@ -13,7 +13,8 @@
 
 typedef struct KvcfsMount KvcfsMount;
 
-/* The absolute real path of a mount point; NULL with ERROR set when there is none. */
+/* The absolute real path of a mount point (transfer full); NULL with ERROR set when there is no
+ * such directory. */
 char *kvcfs_mount_resolve(const char *path, GError **error);
 /*
  * Takes the lock of STATE, waiting for a daemon that drains, removes stale mounts and makes sure

@@ -19,26 +19,41 @@
 /* Beyond it the file is something else. */
 #define FILE_MAX_BYTES ((size_t)1 << 20)
 
+/* A line "KEY = VALUE". */
+typedef struct Entry {
+	unsigned line; /* from 1 */
+	char *key, *value;
+	const OptionDef *def;
+	unsigned long index; /* of a list */
+} Entry;
+
 typedef struct ConfigFile {
 	KvcfsOptions *options;
 	const char *path;
-	char **lines;
-	GKeyFile *keys;
+	GArray *entries; /* of Entry, in the order of the file, then of their indexes */
 } ConfigFile;
 
-/* From 1; 0 when the key cannot be found again. The last one counts, as for GKeyFile. */
-static unsigned
-find_line(const ConfigFile *file, const char *key)
+static void
+clear_entry(Entry *entry)
 {
-	unsigned line = 0;
-	size_t len = strlen(key);
-	for (unsigned i = 0; file->lines[i] != NULL; i++) {
-		const char *p = file->lines[i] + strspn(file->lines[i], " \t");
-		if (strncmp(p, key, len) == 0 && p[len + strspn(p + len, " \t")] == '=')
-			line = i + 1;
-	}
-	return line;
+	g_free(entry->key);
+	g_free(entry->value);
 }
+
+static bool fail_at(const ConfigFile *file, unsigned line, GError **error, const char *format, ...)
+	G_GNUC_PRINTF(4, 5);
+
+static bool
+fail_at(const ConfigFile *file, unsigned line, GError **error, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	g_autofree char *text = g_strdup_vprintf(format, args);
+	va_end(args);
+	return kvcfs_options_fail(error, EINVAL, "%s:%u: %s", file->path, line, text);
+}
+
+/* ---- Lines --------------------------------------------------------------------------------- */
 
 /* "NAME" or, for a list, "NAME.NUMBER"; *INDEX is the number. */
 static const OptionDef *
@@ -59,37 +74,109 @@ find_key(const char *key, unsigned long *index)
 }
 
 static bool
-set_flag(
-	ConfigFile *file, const OptionDef *def, const char *origin, const char *key, GError **error)
+parse_group(const ConfigFile *file, unsigned line, const char *text, GError **error)
 {
-	g_autoptr(GError) failure = NULL;
-	bool is_on = g_key_file_get_boolean(file->keys, GROUP, key, &failure);
-	if (failure != NULL)
-		return kvcfs_options_fail(error, EINVAL, "--%s: neither true nor false", def->name);
-	return !is_on || kvcfs_option_set(file->options, def, NULL, origin, error);
+	if (strcmp(text, "[" GROUP "]") == 0)
+		return true;
+	return fail_at(file, line, error, "unknown group %s, only [" GROUP "] is known", text);
+}
+
+/* An option is there once, an entry of a list too. */
+static bool
+check_first(const ConfigFile *file, const Entry *entry, GError **error)
+{
+	for (guint i = 0; i < file->entries->len; i++) {
+		const Entry *before = &g_array_index(file->entries, Entry, i);
+		if (before->def == entry->def && before->index == entry->index)
+			return fail_at(file, entry->line, error,
+				       "\"%s\" is in line %u already, as \"%s\"", entry->key,
+				       before->line, before->key);
+	}
+	return true;
+}
+
+/* TEXT is changed. */
+static bool
+parse_entry(ConfigFile *file, unsigned line, char *text, GError **error)
+{
+	char *equals = strchr(text, '=');
+	if (equals == NULL || equals == text)
+		return fail_at(file, line, error, "\"%s\" is not KEY = VALUE", text);
+	*equals = '\0';
+	Entry entry = {.line = line, .key = g_strchomp(text), .value = g_strchug(equals + 1)};
+	entry.def = find_key(entry.key, &entry.index);
+	if (entry.def == NULL) {
+		g_autofree char *suggestion = kvcfs_option_suggest("", entry.key);
+		return fail_at(file, line, error, "unknown key \"%s\"%s", entry.key, suggestion);
+	}
+	if (!check_first(file, &entry, error))
+		return false;
+	entry.key = g_strdup(entry.key);
+	entry.value = g_strdup(entry.value);
+	g_array_append_val(file->entries, entry);
+	return true;
 }
 
 static bool
-set_key(ConfigFile *file, const OptionDef *def, const char *key, GError **error)
+parse_lines(ConfigFile *file, const char *text, GError **error)
+{
+	g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
+	bool has_group = false;
+	for (unsigned i = 0; lines[i] != NULL; i++) {
+		char *line = g_strstrip(lines[i]);
+		if (line[0] == '\0' || line[0] == '#')
+			continue;
+		bool is_good = true;
+		if (line[0] == '[') {
+			is_good = parse_group(file, i + 1, line, error);
+			has_group = true;
+		} else if (!has_group) {
+			is_good = fail_at(file, i + 1, error,
+					  "\"%s\" is in no group: the line [" GROUP
+					  "] is missing before it",
+					  line);
+		} else {
+			is_good = parse_entry(file, i + 1, line, error);
+		}
+		if (!is_good)
+			return false;
+	}
+	return has_group ||
+	       kvcfs_options_fail(error, EINVAL, "%s: there is no group [" GROUP "]", file->path);
+}
+
+/* ---- Options ------------------------------------------------------------------------------- */
+
+static bool
+set_flag(ConfigFile *file, const Entry *entry, const char *origin, GError **error)
+{
+	bool is_on = strcmp(entry->value, "true") == 0;
+	if (!is_on && strcmp(entry->value, "false") != 0)
+		return kvcfs_options_fail(error, EINVAL, "%s: \"%s\" is neither true nor false",
+					  entry->key, entry->value);
+	return !is_on || kvcfs_option_set(file->options, entry->def, NULL, origin, error);
+}
+
+static bool
+set_entry(ConfigFile *file, const Entry *entry, GError **error)
 {
 	KvcfsOptions *options = file->options;
-	unsigned line = find_line(file, key);
-	g_autofree char *value = g_key_file_get_value(file->keys, GROUP, key, NULL);
-	g_autofree char *origin = g_strdup_printf(KVCFS_ORIGIN_FILE "%s:%u", file->path, line);
+	g_autofree char *origin =
+		g_strdup_printf(KVCFS_ORIGIN_FILE "%s:%u", file->path, entry->line);
 	guint first = options->mount_options->len;
-	bool is_set = def->type == ARG_FLAG
-			      ? set_flag(file, def, origin, key, error)
-			      : kvcfs_option_set(options, def, g_strchomp(value), origin, error);
-	if (is_set && def->short_name == 'o')
+	bool is_set = entry->def->type == ARG_FLAG
+			      ? set_flag(file, entry, origin, error)
+			      : kvcfs_option_set(options, entry->def, entry->value, origin, error);
+	if (is_set && entry->def->short_name == 'o')
 		is_set = kvcfs_options_take_mount_options(options, first, origin, error);
 	if (!is_set)
-		g_prefix_error(error, "%s:%u: ", file->path, line);
+		g_prefix_error(error, "%s:%u: ", file->path, entry->line);
 	return is_set;
 }
 
 /* A key whose option is set on the command line; mount options add up instead. */
 static bool
-is_overridden(const ConfigFile *file, const OptionDef *def, const GHashTable *given)
+is_overridden(const OptionDef *def, const GHashTable *given)
 {
 	return def->short_name != 'o' && g_hash_table_contains((GHashTable *)given, def);
 }
@@ -109,50 +196,28 @@ collect_given(const KvcfsOptions *options)
 }
 
 static int
-compare_keys(const void *a, const void *b)
+compare_entries(const void *a, const void *b)
 {
-	unsigned long x, y;
-	find_key(*(char *const *)a, &x);
-	find_key(*(char *const *)b, &y);
-	return x < y ? -1 : x > y;
+	const Entry *x = a, *y = b;
+	if (x->index != y->index)
+		return x->index < y->index ? -1 : 1;
+	return x->line < y->line ? -1 : x->line > y->line;
 }
 
 static bool
-set_keys(ConfigFile *file, GError **error)
+set_entries(ConfigFile *file, GError **error)
 {
-	gsize n;
-	g_auto(GStrv) keys = g_key_file_get_keys(file->keys, GROUP, &n, NULL);
 	g_autoptr(GHashTable) given = collect_given(file->options);
-	qsort(keys, n, sizeof *keys, compare_keys);
-	for (gsize i = 0; i < n; i++) {
-		unsigned long index;
-		const OptionDef *def = find_key(keys[i], &index);
-		if (def == NULL) {
-			g_autofree char *suggestion = kvcfs_option_suggest("", keys[i]);
-			return kvcfs_options_fail(error, EINVAL, "%s:%u: unknown key \"%s\"%s",
-						  file->path, find_line(file, keys[i]), keys[i],
-						  suggestion);
-		}
-		if (!is_overridden(file, def, given) && !set_key(file, def, keys[i], error))
+	g_array_sort(file->entries, compare_entries);
+	for (guint i = 0; i < file->entries->len; i++) {
+		const Entry *entry = &g_array_index(file->entries, Entry, i);
+		if (!is_overridden(entry->def, given) && !set_entry(file, entry, error))
 			return false;
 	}
 	return true;
 }
 
-static bool
-check_groups(const ConfigFile *file, GError **error)
-{
-	g_auto(GStrv) groups = g_key_file_get_groups(file->keys, NULL);
-	for (char **group = groups; *group != NULL; group++)
-		if (strcmp(*group, GROUP) != 0)
-			return kvcfs_options_fail(
-				error, EINVAL, "%s: unknown group [%s], only [" GROUP "] is known",
-				file->path, *group);
-	if (groups[0] == NULL)
-		return kvcfs_options_fail(error, EINVAL, "%s: there is no group [" GROUP "]",
-					  file->path);
-	return true;
-}
+/* ---- The file ------------------------------------------------------------------------------ */
 
 /* Reads at most SIZE bytes of FD: how many, or -errno. */
 static ssize_t
@@ -204,15 +269,14 @@ bool
 kvcfs_options_read_file(KvcfsOptions *options, GError **error)
 {
 	g_autofree char *path = g_canonicalize_filename(options->config_file, NULL);
-	gsize len;
+	size_t len;
 	g_autofree char *text = read_text(path, &len, error);
-	g_autoptr(GKeyFile) keys = g_key_file_new();
-	g_autoptr(GError) failure = NULL;
 	if (text == NULL)
 		return false;
-	if (!g_key_file_load_from_data(keys, text, len, G_KEY_FILE_NONE, &failure))
-		return kvcfs_options_fail(error, EINVAL, "%s: %s", path, failure->message);
-	g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
-	ConfigFile file = {options, path, lines, keys};
-	return check_groups(&file, error) && set_keys(&file, error);
+	if (memchr(text, '\0', len) != NULL)
+		return kvcfs_options_fail(error, EINVAL, "--config: %s is not a text file", path);
+	g_autoptr(GArray) entries = g_array_new(FALSE, FALSE, sizeof(Entry));
+	g_array_set_clear_func(entries, (GDestroyNotify)clear_entry);
+	ConfigFile file = {options, path, entries};
+	return parse_lines(&file, text, error) && set_entries(&file, error);
 }

@@ -2,6 +2,7 @@
 #include "fs/options-table.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -418,6 +419,56 @@ check_absolute(
 	return fail(error, EINVAL, "--l2-adapter: %s \"%s\" is not an absolute path", name, path);
 }
 
+/* A larger one could never be loaded again. */
+static bool
+check_max_object_size(const KvcfsOptions *options, GError **error)
+{
+	if (options->max_object_size_bytes <= options->l1_size_bytes)
+		return true;
+	fail(error, EINVAL,
+	     "--max-object-size: %" PRIu64 " bytes are more than L1 holds (--l1-size, %" PRIu64
+	     " bytes)",
+	     options->max_object_size_bytes, options->l1_size_bytes);
+	return name_place(options, "max-object-size", 0, error);
+}
+
+/* Behind the bracket expression that P begins, NULL: it is not closed. */
+static const char *
+skip_bracket(const char *p)
+{
+	p += p[1] == '!' || p[1] == '^' ? 2 : 1;
+	/* A bracket that comes first is one of the characters. */
+	for (bool is_first = true; *p != '\0' && (*p != ']' || is_first); is_first = false) {
+		const char *end = NULL;
+		if (p[0] == '[' && p[1] != '\0' && strchr(":.=", p[1]) != NULL)
+			end = strstr(p + 2, (char[]){p[1], ']', '\0'});
+		if (end != NULL)
+			p = end + 2;
+		else
+			p += p[0] == '\\' && p[1] != '\0' ? 2 : 1;
+	}
+	return *p == ']' ? p + 1 : NULL;
+}
+
+/* What is wrong with PATTERN, NULL: it can match a name. fnmatch() would silently match nothing. */
+static const char *
+find_pattern_error(const char *pattern)
+{
+	if (*pattern == '\0' || strchr(pattern, '/') != NULL)
+		return "is no pattern of a name";
+	for (const char *p = pattern; p != NULL && *p != '\0';) {
+		if (*p == '[')
+			p = skip_bracket(p);
+		else if (p[0] == '\\' && p[1] == '\0')
+			return "ends in a backslash";
+		else
+			p += *p == '\\' ? 2 : 1;
+		if (p == NULL)
+			return "has a [ that is not closed";
+	}
+	return NULL;
+}
+
 /* "a,b" in one entry becomes two; a pattern must be able to name a file. */
 static bool
 split_temp_names(KvcfsOptions *options, GError **error)
@@ -427,10 +478,10 @@ split_temp_names(KvcfsOptions *options, GError **error)
 	for (guint i = 0; is_good && i < options->temp_names->len; i++) {
 		g_auto(GStrv) parts = g_strsplit(options->temp_names->pdata[i], ",", -1);
 		for (char **part = parts; is_good && *part != NULL; part++) {
-			is_good = **part != '\0' && strchr(*part, '/') == NULL;
+			const char *wrong = find_pattern_error(*part);
+			is_good = wrong == NULL;
 			if (!is_good) {
-				fail(error, EINVAL, "--temp-names: \"%s\" is no pattern of a name",
-				     *part);
+				fail(error, EINVAL, "--temp-names: \"%s\" %s", *part, wrong);
 				name_place(options, "temp-names", i, error);
 			}
 			g_ptr_array_add(patterns, g_strdup(*part));
@@ -458,7 +509,8 @@ complete(KvcfsOptions *options, GError **error)
 		options->max_object_size_bytes = options->l1_size_bytes / 8;
 	if (options->l1_overrun_bytes == 0)
 		options->l1_overrun_bytes = kvc_l1_overrun_default(options->l1_size_bytes);
-	if (!kvcfs_check_l1_size(options->l1_size_bytes, error) || !check_io_mode(options, error) ||
+	if (!kvcfs_check_l1_size(options->l1_size_bytes, error) ||
+	    !check_max_object_size(options, error) || !check_io_mode(options, error) ||
 	    !check_policies(options, error) ||
 	    !kvcfs_options_foreach_path(options, check_absolute, NULL, error))
 		return false;

@@ -110,12 +110,17 @@ KvcfsStateRecord
 kvcfs_state_dir_read(const KvcfsStateDir *state)
 {
 	KvcfsStateRecord record = {0};
-	char text[128] = "", word[16] = "";
-	int pid = 0;
+	char text[4 * PATH_MAX + 64] = "", word[16] = "";
+	int pid = 0, at = 0;
 
 	if (pread(state->lock_fd, text, sizeof text - 1, 0) <= 0 ||
-	    sscanf(text, "%d %15s %u:%u", &pid, word, &record.dev_major, &record.dev_minor) != 4)
+	    sscanf(text, "%d %15s %u:%u %n", &pid, word, &record.dev_major, &record.dev_minor,
+		   &at) != 4)
 		return (KvcfsStateRecord){0};
+	/* What a longer record left is behind the end of the line; a name may have one itself. */
+	text[at + (int)strcspn(text + at, "\n")] = '\0';
+	g_autofree char *mountpoint = g_strcompress(text + at);
+	g_strlcpy(record.mountpoint, mountpoint, sizeof record.mountpoint);
 	record.pid = pid;
 	record.draining = strcmp(word, "draining") == 0;
 	return record;
@@ -124,12 +129,12 @@ kvcfs_state_dir_read(const KvcfsStateDir *state)
 void
 kvcfs_state_dir_write(KvcfsStateDir *state, const KvcfsStateRecord *record)
 {
-	/* One write of constant length: a reader never sees a mixture of two records. */
-	char text[64];
-	int n = snprintf(text, sizeof text, "%10d %8s %6u:%-10u\n", (int)record->pid,
-			 record->draining ? "draining" : "running", record->dev_major,
-			 record->dev_minor);
-	(void)!pwrite(state->lock_fd, text, (size_t)n, 0);
+	/* One write, of the same length for one daemon: a reader never sees a mixture of two. */
+	g_autofree char *mountpoint = g_strescape(record->mountpoint, NULL);
+	g_autofree char *text = g_strdup_printf("%10d %8s %6u:%-10u %s\n", (int)record->pid,
+						record->draining ? "draining" : "running",
+						record->dev_major, record->dev_minor, mountpoint);
+	(void)!pwrite(state->lock_fd, text, strlen(text), 0);
 }
 
 void

@@ -6,10 +6,11 @@
  * The state directory of a mount, private to its owner: the one place that knows the paths in it.
  * Its file "lock" is locked (flock) by the daemon for as long as
  * the daemon lives, also while it drains after the unmount, and says who that is: "PID STATE
- * MAJOR:MINOR".
+ * MAJOR:MINOR MOUNTPOINT".
  */
 
 #include <glib.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
@@ -19,6 +20,7 @@ typedef struct KvcfsStateRecord {
 	pid_t pid; /* 0: nothing recorded */
 	bool draining;
 	unsigned dev_major, dev_minor; /* of its mount; 0:0 before it is mounted */
+	char mountpoint[PATH_MAX];     /* absolute; "": nothing recorded */
 } KvcfsStateRecord;
 
 /* The default directory for MOUNTPOINT (absolute); its name is made as systemd-escape --path does.

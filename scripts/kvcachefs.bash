@@ -19,6 +19,36 @@ _kvcachefs_words() {
 	esac
 }
 
+# What -o takes: the options of FUSE and mount(8) that are of use here, and ours that have a value.
+_kvcachefs_mount_options() {
+	echo ro rw allow_other default_permissions auto_unmount fsname= \
+		noatime atime nodev dev noexec exec nosuid suid sync async dirsync
+	_kvcachefs_help Options: | grep -oE -- '--[a-z0-9-]+=' | sed 's/^--//; /^options=$/d'
+}
+
+# _kvcachefs_is_mount_option: is the word at the cursor (of) what -o takes? "-o a=b,c=d" is six words here.
+_kvcachefs_is_mount_option() {
+	local i=$COMP_CWORD
+	while ((i > 1)) && [[ ${COMP_WORDS[i]} == "=" || ${COMP_WORDS[i - 1]} == "=" ]]; do
+		i=$((i - 1))
+	done
+	[[ ${COMP_WORDS[i]} == --options || ${COMP_WORDS[i - 1]} == @(-o|--options) ]]
+}
+
+# _kvcachefs_complete_mount_option WORD: the last one of a list; nothing for a value.
+_kvcachefs_complete_mount_option() {
+	local head=
+	if [[ $1 == *,* ]]; then
+		head=${1%,*},
+	elif [[ ${COMP_WORDS[COMP_CWORD]} == "=" || ${COMP_WORDS[COMP_CWORD - 1]} == "=" ]]; then
+		# Of "--options=x" it is the first word behind the "=".
+		local i=$COMP_CWORD
+		[[ ${COMP_WORDS[i]} == "=" ]] || i=$((i - 1))
+		[[ ${COMP_WORDS[i - 1]} == --options ]] || return
+	fi
+	mapfile -t COMPREPLY < <(compgen -P "$head" -W "$(_kvcachefs_mount_options)" -- "${1##*,}")
+}
+
 _kvcachefs() {
 	local word=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD - 1]}
 	# "--io-mode=x" is three words here.
@@ -28,6 +58,10 @@ _kvcachefs() {
 		option=${COMP_WORDS[COMP_CWORD - 2]}
 	fi
 	COMPREPLY=()
+	if _kvcachefs_is_mount_option; then
+		_kvcachefs_complete_mount_option "$word"
+		return
+	fi
 	case $option in
 	type)
 		# "--l2-adapter type=x": "=" splits this one as well.

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # A file whose declared end was never written is no object: its close is 0, its name stays ENOENT, and it is counted.
+# (An end in the page of the last byte written counts as written.)
 # What was written to its end is one, holes before that included.
 #
 # parallel
@@ -39,6 +40,37 @@ steps "open $RANK/$h rwct
 	ftruncate 32M
 	close"
 not_published "$h"
+
+# One byte into the next 2 MiB: another page, however large pages are.
+for order in "ftruncate 2097153|pwrite 1 4K 2044K" "pwrite 1 4K 2044K|ftruncate 2097153"; do
+	h=$(chunk_hash "next-page-$n")
+	steps "open $RANK/$h rwct
+		${order/|/$'\n'}
+		close"
+	not_published "$h"
+done
+
+# In the same 2 MiB it depends on the pages that the kernel has given: with small ones it is not published, with larger
+# ones it is, and then it has zeros.
+for size in 1M 2M; do
+	h=$(chunk_hash "same-page-$size")
+	steps "open $RANK/$h rwct
+		write 1 4K
+		ftruncate $size
+		close"
+	if [[ $("$CLIENTS/try-call" stat "$RANK/$h") == 0 ]]; then
+		echo "end at $size: published"
+		[[ $(status l1_memory) != memfd || $(</sys/kernel/mm/transparent_hugepage/shmem_enabled) != *"[never]"* ]] ||
+			fail "an end at $size counts as written, and all pages are small"
+		"$CLIENTS/pattern" 1 4K >"$WORK/expected"
+		truncate -s "$size" "$WORK/expected"
+		assert_same "$WORK/expected" "$RANK/$h"
+		rm "$RANK/$h"
+	else
+		echo "end at $size: not published"
+		not_published "$h"
+	fi
+done
 
 # Under a temporary name: the rename is accepted, and nothing comes of it.
 h=$(chunk_hash renamed)

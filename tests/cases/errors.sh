@@ -59,6 +59,13 @@ refused 2 'no prefetch policy "x"' start --l2-prefetch-policy x
 refused 2 '--temp-names: "a/b"' start --temp-names '*.x,a/b'
 refused 2 '--temp-names: ""' start --temp-names '*.x,,'
 refused 2 '--temp-names: must not be empty' start --temp-names=
+for pattern in '[' '[]' '[!]' '*.x[ab' '[a\]' '[[:alpha:]' '[[.].]'; do
+	refused 2 "--temp-names: \"$pattern\" has a [ that is not closed" start --temp-names "*.y,$pattern"
+done
+refused 2 '--temp-names: "[a" has a [ that is not closed' start --temp-names '[a,b]'
+refused 2 '--temp-names: "x\" ends in a backslash' start --temp-names 'x\'
+refused 2 '--max-object-size: 67108865 bytes are more than L1 holds (--l1-size, 67108864 bytes)' start --max-object-size 67108865
+refused 2 '--max-object-size: 10995116277760 bytes are more than L1 holds' start --max-object-size 10T
 refused 2 '--state-dir: must not be empty' "$KVCACHEFS" --state-dir= "$MNT"
 
 # Mount options.
@@ -100,11 +107,25 @@ refused 2 "$WORK/config:3: unknown key \"l2-adaptor\"; did you mean \"l2-adapter
 refused 2 "$WORK/config:2: unknown key \"lookup-wait.1\"" config '[kvcachefs]' 'lookup-wait.1=3'
 refused 2 "$WORK/config:2: unknown key \"help\"" config '[kvcachefs]' 'help=true'
 refused 2 "$WORK/config:2: --readahead: \"many\" is not a number" config '[kvcachefs]' 'readahead = many'
-refused 2 "$WORK/config:2: --foreground: neither true nor false" config '[kvcachefs]' 'foreground=perhaps'
+refused 2 "$WORK/config:2: foreground: \"perhaps\" is neither true nor false" config '[kvcachefs]' 'foreground = perhaps'
 refused 2 "$WORK/config:2: mount options: unknown option \"rwx\"" config '[kvcachefs]' 'options=rwx'
 refused 2 'unknown group [other]' config '[kvcachefs]' '[other]'
 refused 2 'no group [kvcachefs]' config ''
-refused 2 "$WORK/config: " config 'not a key file'
+refused 2 "$WORK/config:3: \"l1-size = 1G\" is in no group: the line [kvcachefs] is missing before it" \
+	config '# a comment' '' ' l1-size = 1G' '[kvcachefs]'
+refused 2 "$WORK/config:1: \"not a key file\" is in no group: the line [kvcachefs] is missing before it" config 'not a key file'
+refused 2 "$WORK/config:3: \"l1-size 1G\" is not KEY = VALUE" config '[kvcachefs]' 'readahead=2' 'l1-size 1G'
+refused 2 "$WORK/config:2: \"= 1G\" is not KEY = VALUE" config '[kvcachefs]' '= 1G'
+# Twice is a mistake, also where the option is repeatable: that is what the numbers are for.
+refused 2 "$WORK/config:4: \"l1-size\" is in line 2 already, as \"l1-size\"" \
+	config '[kvcachefs]' 'l1-size = 64M' 'readahead = 2' 'l1-size = 128M'
+refused 2 "$WORK/config:4: \"readahead\" is in line 2 already" config '[kvcachefs]' 'readahead=1' '[kvcachefs]' 'readahead=1'
+refused 2 "$WORK/config:3: \"temp-names\" is in line 2 already" config '[kvcachefs]' 'temp-names=*.x' 'temp-names=*.y'
+refused 2 "$WORK/config:3: \"temp-names.01\" is in line 2 already, as \"temp-names.1\"" \
+	config '[kvcachefs]' 'temp-names.1=*.x' 'temp-names.01=*.y'
+refused 2 "$WORK/config:3: \"options.0\" is in line 2 already, as \"options\"" config '[kvcachefs]' 'options=ro' 'options.0=noatime'
+printf '[kvcachefs]\nreadahead=2\0' >"$WORK/config"
+refused 2 "--config: $WORK/config is not a text file" start --config "$WORK/config"
 refused 2 "$WORK/config:2: --temp-names: must not be empty" config '[kvcachefs]' 'temp-names='
 # What is known to be wrong only when all options are.
 refused 2 "$WORK/config:3: --l2-adapter: there is no L2 adapter \"sf\"" config '[kvcachefs]' '# a comment' 'l2-adapter=type=sf'
@@ -114,6 +135,7 @@ refused 2 "$WORK/config:2: --l2-adapter: base_path \"$MNT/x\" is inside the moun
 	config '[kvcachefs]' "l2-adapter=type=fs,base_path=$MNT/x"
 refused 2 "$WORK/config:2: --eviction-policy: there is no eviction policy \"lur\"" config '[kvcachefs]' 'eviction-policy=lur'
 refused 2 "$WORK/config:2: --temp-names: \"a/b\"" config '[kvcachefs]' 'temp-names=a/b'
+refused 2 "$WORK/config:2: --max-object-size: 1099511627776 bytes are more" config '[kvcachefs]' 'max-object-size=1T'
 # A configuration is a file, and not a large one.
 mkfifo "$WORK/fifo"
 for other in /dev/zero "$WORK/fifo" "$WORK"; do
@@ -127,7 +149,8 @@ refused 2 "--config: $WORK/large has more than 1048576 bytes" start --config "$W
 : >"$WORK/file"
 ln -s "$MNT" "$WORK/link"
 refused 1 "mount point $WORK/absent does not exist" "$KVCACHEFS" --state-dir "$STATE" "$WORK/absent"
-refused 1 "mount point $WORK/file is not a directory" "$KVCACHEFS" --state-dir "$STATE" "$WORK/file"
+refused 1 "mount point $WORK/file is not a directory" "$KVCACHEFS" --state-dir "$WORK/no-state" "$WORK/file"
+[[ ! -e $WORK/no-state ]] || fail "a start on a file made a state directory"
 refused 1 "mount point $WORK/file/x: Not a directory" "$KVCACHEFS" --state-dir "$STATE" "$WORK/file/x"
 refused 1 "state directory $WORK/file/x: Not a directory" start --state-dir "$WORK/file/x"
 refused 1 'state directory /proc/absent: ' start --state-dir /proc/absent
@@ -196,6 +219,11 @@ said=$(start 2>&1) && fail "a second mount on a live one"
 assert_eq "kvcachefs: $MNT is already mounted" "$said" "a start on a live mount"
 said=$("$KVCACHEFS" --state-dir "$WORK/other-state" "$MNT" 2>&1) && fail "a second mount with another state directory"
 assert_eq "kvcachefs: $MNT is already mounted" "$said" "a start on a live mount, from another state directory"
+# One state directory, another mount point: nothing to wait for. (A start that waits says so, in one more line.)
+other=$WORK/"other 'mnt"$'\n'é
+mkdir "$other"
+said=$("$KVCACHEFS" --state-dir "$STATE" --l1-size 64M "$other" 2>&1) && fail "a second mount with the same state directory"
+assert_eq "kvcachefs: the state directory $STATE is that of $MNT (pid $DAEMON_PID)" "$said" "a start with the state directory of a live mount"
 # Killed, it leaves a stale mount, which the next start removes.
 kill_fs
 expect_errno ENOTCONN stat "$MNT/.kvcache"
@@ -203,3 +231,13 @@ start_fs
 expect_errno 0 stat "$MNT/.kvcache"
 stop_fs
 ! is_mounted || fail "still mounted: the stale mount was below the new one"
+# Of a mount that is gone it can be taken over, and is then that of the other mount point, whatever its name.
+"$KVCACHEFS" --state-dir "$STATE" --l1-size 64M "$other" || fail "a start with the state directory of an earlier mount"
+read -r pid _ <"$STATE/lock"
+echo "$pid" >>"$WORK/daemons"
+said=$("$KVCACHEFS" --state-dir "$STATE" --l1-size 64M "$MNT" 2>&1) && fail "a second mount with the same state directory"
+assert_eq "kvcachefs: the state directory $STATE is that of $other (pid $pid)" "$said" "a start with the state directory of a live mount"
+said=$("$KVCACHEFS" --state-dir "$STATE" --l1-size 64M "$other" 2>&1) && fail "a second mount on a live one"
+assert_eq "kvcachefs: $other is already mounted" "$said" "a start on a live mount"
+umount "$other"
+wait_gone "$pid"

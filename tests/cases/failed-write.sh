@@ -55,17 +55,21 @@ if how == "limit-above":
     assert fill(fd, 4 << 20) == 4 << 20
     close(fd, (0,))
 if how == "full":
-    # Another file takes all memory, and gives it back before the close.
-    big = os.open(os.path.dirname(name) + "/.big.tmp", os.O_CREAT | os.O_RDWR)
+    # Others take all memory, and give it back before the close.
+    names = [os.path.dirname(name) + "/.big%d.tmp" % i for i in range(2)]
+    bigs = [os.open(big, os.O_CREAT | os.O_RDWR) for big in names]
     fd = os.open(name, os.O_CREAT | os.O_WRONLY)
-    fill(big, 1 << 33)
+    for big in bigs:
+        fill(big, 1 << 33)
     assert fill(fd, 8 << 20) < 8 << 20, "the memory was never full"
-    os.ftruncate(big, 0)
+    for big in bigs:
+        os.ftruncate(big, 0)
     close(fd, (errno.ENOSPC,))
-    os.unlink(os.path.dirname(name) + "/.big.tmp")
+    for big in names:
+        os.unlink(big)
 P
 for mode in "${IO_MODES[@]}"; do
-	start_bare --io-mode="$mode" --l1-overrun 16M --max-object-size 1G --eviction-trigger-watermark 1
+	start_bare --io-mode="$mode" --l1-overrun 16M --max-object-size 64M --eviction-trigger-watermark 1
 	mkdir -p "$RANK"
 	n=0
 	for how in limit limit-inherited; do
