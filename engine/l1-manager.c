@@ -774,6 +774,18 @@ kvc_l1_manager_is_key_unreplicated(KvcL1Manager *m, const KvcObjectKey *key)
 	return unreplicated;
 }
 
+bool
+kvc_l1_manager_is_key_dirty(KvcL1Manager *m, const KvcObjectKey *key)
+{
+	kvc_listener_forbid(__func__);
+	KvcL1Shard *shard = kvc_l1_shard_of(m, key);
+	kvc_mutex_lock(&shard->lock);
+	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
+	bool is_dirty = object && object->is_dirty;
+	kvc_mutex_unlock(&shard->lock);
+	return is_dirty;
+}
+
 void
 kvc_l1_manager_set_pinned(KvcL1Manager *m, KvcObjectKey *key, bool pinned)
 {

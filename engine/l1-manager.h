@@ -287,6 +287,8 @@ bool
 kvc_l1_manager_is_key_evictable(KvcL1Manager *m, const KvcObjectKey *key, bool with_unreplicated);
 /* Is KEY resident and did every store of it fail? */
 bool kvc_l1_manager_is_key_unreplicated(KvcL1Manager *m, const KvcObjectKey *key);
+/* Is KEY resident, and its store has not ended? */
+bool kvc_l1_manager_is_key_dirty(KvcL1Manager *m, const KvcObjectKey *key);
 /* The keys of all that every target failed to store (transfer full). */
 GPtrArray *kvc_l1_manager_list_unreplicated(KvcL1Manager *m);
 /* Pins KEY, whether it is resident or not: while pinned it is not evictable. */

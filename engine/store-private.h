@@ -82,6 +82,7 @@ struct KvcStoreRecord {
 	int error;		 /* of the last store: 0 or -EIO */
 	uint32_t blocked_failed; /* where it was given up since something else had to end first */
 	bool has_none;		 /* the last store ended, and no adapter has its object */
+	bool is_cancelled;	 /* the store of OBJECT: another message says what becomes of it */
 	bool is_unsettled;
 	GList link; /* in unsettled */
 	KvcFlushWaiter *waiters;

@@ -254,6 +254,7 @@ cancel_store(KvcStoreController *c, KvcStoreRecord *r)
 		kvc_store_disarm(c, &r->targets[take_bit(&waiting)]);
 	r->waiting = 0;
 	r->todo = 0;
+	r->is_cancelled = true;
 }
 
 static void
@@ -263,6 +264,7 @@ begin_store(KvcStoreController *c, KvcStoreRecord *r)
 	r->object_order = r->next_order;
 	r->stored = r->failed = 0;
 	r->blocked_failed = 0;
+	r->is_cancelled = false;
 	r->todo = kvc_store_select_targets(c, r->key);
 	reset_tries(c, r);
 }
@@ -276,7 +278,7 @@ end_store(KvcStoreController *c, KvcStoreRecord *r)
 	bool all_failed = r->failed && !r->stored;
 	r->error = all_failed ? -EIO : 0;
 	r->has_none = !r->stored && !deleting(r);
-	if (r->next != object)
+	if (r->next != object && !r->is_cancelled)
 		kvc_l1_manager_set_clean(c->context->l1, object, !all_failed);
 	if (r->stored && !r->next && !r->before && !deleting(r) && c->policy->select_l1_deletion &&
 	    c->policy->select_l1_deletion(key))
@@ -446,11 +448,14 @@ kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t ad
 
 /*
  * The message of a deletion comes late: R's key was committed after it, and stored, and the record
- * of that is gone. What the adapters have is about to be deleted.
+ * of that is gone. What the adapters have is about to be deleted. Of what is dirty the message of
+ * its commit is still to come.
  */
 static void
 take_committed_since(KvcStoreController *c, KvcStoreRecord *r, uint32_t adapters)
 {
+	if (kvc_l1_manager_is_key_dirty(c->context->l1, r->key))
+		return;
 	kvc_store_record_take_resident(c, r);
 	for (uint32_t bits = r->next ? adapters : 0; bits; bits &= bits - 1)
 		kvc_key_index_note_outdated(c->context->index, r->key, bits & -bits);
@@ -680,6 +685,7 @@ kvc_store_record_store_again(KvcStoreController *c, KvcStoreRecord *r, KvcL1Obje
 	r->object = object;
 	r->object_order = ++c->last_order;
 	r->stored = r->failed = 0;
+	r->is_cancelled = false;
 	reset_tries(c, r);
 }
 
