@@ -761,27 +761,32 @@ end_new_locked(Shard *shard, KvcObjectKey *key, uint32_t adapter, KvcRenameEnd e
 	return entry && !is_known(entry);
 }
 
-bool
-kvc_key_index_end_rename(KvcKeyIndex *index,
-			 KvcObjectKey *old_key,
-			 KvcObjectKey *new_key,
-			 uint32_t adapter,
-			 KvcRenameEnd end,
-			 bool is_listing)
+void
+kvc_key_index_end_rename_from(KvcKeyIndex *index,
+			      KvcObjectKey *old_key,
+			      uint32_t adapter,
+			      bool is_listing)
 {
-	Shard *from = shard_of(index, old_key);
-	kvc_mutex_lock(&from->lock);
-	end_move_locked(from, old_key, adapter);
+	Shard *shard = shard_of(index, old_key);
+	kvc_mutex_lock(&shard->lock);
+	end_move_locked(shard, old_key, adapter);
 	if (is_listing)
-		hide_locked(from, old_key, adapter, 0);
-	kvc_mutex_unlock(&from->lock);
-	if (!new_key)
-		return false;
-	Shard *to = shard_of(index, new_key);
-	kvc_mutex_lock(&to->lock);
-	bool is_lost = end_move_locked(to, new_key, adapter) &&
-		       end_new_locked(to, new_key, adapter, end, is_listing);
-	kvc_mutex_unlock(&to->lock);
+		hide_locked(shard, old_key, adapter, 0);
+	kvc_mutex_unlock(&shard->lock);
+}
+
+bool
+kvc_key_index_end_rename_to(KvcKeyIndex *index,
+			    KvcObjectKey *new_key,
+			    uint32_t adapter,
+			    KvcRenameEnd end,
+			    bool is_listing)
+{
+	Shard *shard = shard_of(index, new_key);
+	kvc_mutex_lock(&shard->lock);
+	bool is_lost = end_move_locked(shard, new_key, adapter) &&
+		       end_new_locked(shard, new_key, adapter, end, is_listing);
+	kvc_mutex_unlock(&shard->lock);
 	if (is_lost)
 		remove_if_lost(index, new_key);
 	return is_lost;

@@ -120,17 +120,22 @@ void kvc_key_index_rename(KvcKeyIndex *index,
  */
 typedef enum { KVC_RENAME_PRESENT, KVC_RENAME_ABSENT, KVC_RENAME_STALE } KvcRenameEnd;
 /*
- * The rename ended on ADAPTER (one bit). NEW_KEY NULL: the adapter was none of the movable ones.
- * IS_LISTING: what the adapter listed before may be told yet, so OLD_KEY, and NEW_KEY if it is not
- * there, stay hidden. Another rename of the key may have begun: then that one's end decides. True:
- * no tier has NEW_KEY now; calls key_lost.
+ * The rename ended on ADAPTER (one bit): OLD_KEY is not hidden by it any more, but for IS_LISTING:
+ * what the adapter listed before may be told yet.
  */
-bool kvc_key_index_end_rename(KvcKeyIndex *index,
-			      KvcObjectKey *old_key,
-			      KvcObjectKey *new_key,
-			      uint32_t adapter,
-			      KvcRenameEnd end,
-			      bool is_listing);
+void kvc_key_index_end_rename_from(KvcKeyIndex *index,
+				   KvcObjectKey *old_key,
+				   uint32_t adapter,
+				   bool is_listing);
+/*
+ * The same for NEW_KEY, if ADAPTER is one of the movable ones. Another rename of the key may have
+ * begun: then that one's end decides. True: no tier has NEW_KEY now; calls key_lost.
+ */
+bool kvc_key_index_end_rename_to(KvcKeyIndex *index,
+				 KvcObjectKey *new_key,
+				 uint32_t adapter,
+				 KvcRenameEnd end,
+				 bool is_listing);
 
 int kvc_key_index_get(KvcKeyIndex *index, const KvcObjectKey *key, KvcObjectInfo *info);
 size_t kvc_key_index_list(KvcKeyIndex *index,

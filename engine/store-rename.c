@@ -230,19 +230,12 @@ kvc_store_rename_kick(KvcStoreController *c, KvcStoreRename *m)
 
 /* ---- On one adapter ------------------------------------------------------------------------ */
 
+/* The index learns what the adapter A has as NEW. */
 static void
-end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd end)
+end_new(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd end)
 {
-	KvcStoreTarget *t = &m->targets[a];
-	uint32_t bit = 1u << a;
-	count_pending(c, bit, -1);
-	if (t->is_delete_failing)
-		__atomic_fetch_sub(&c->context->adapters[a].renames_failing, 1, __ATOMIC_RELAXED);
-	t->is_delete_failing = false;
-	t->delete_tries = 0;
-	KvcObjectKey *new_key = m->by_store & bit ? NULL : m->new_key;
 	bool is_listing = __atomic_load_n(&c->context->adapters[a].is_listing, __ATOMIC_ACQUIRE);
-	if (!kvc_key_index_end_rename(c->context->index, m->old_key, new_key, bit, end, is_listing))
+	if (!kvc_key_index_end_rename_to(c->context->index, m->new_key, 1u << a, end, is_listing))
 		return;
 	kvc_stats_add(c->context->stats, renames_lost, 1);
 	if (!kvc_store_may_log(c))
@@ -253,9 +246,68 @@ end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd 
 }
 
 static void
+end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd end)
+{
+	KvcStoreTarget *t = &m->targets[a];
+	uint32_t bit = 1u << a;
+	count_pending(c, bit, -1);
+	if (t->is_delete_failing)
+		__atomic_fetch_sub(&c->context->adapters[a].renames_failing, 1, __ATOMIC_RELAXED);
+	t->is_delete_failing = false;
+	t->delete_tries = 0;
+	bool is_listing = __atomic_load_n(&c->context->adapters[a].is_listing, __ATOMIC_ACQUIRE);
+	kvc_key_index_end_rename_from(c->context->index, m->old_key, bit, is_listing);
+	if (!(m->by_store & bit))
+		end_new(c, m, a, end);
+}
+
+/* The record that stores M's object after all: of NEW, or of what it was renamed to since. */
+static KvcStoreRecord *
+storing_record(const KvcStoreRename *m)
+{
+	KvcStoreRecord *r = m->to;
+	while (r && r->before)
+		r = r == r->before->from_before ? r->before->to : NULL;
+	return r;
+}
+
+/*
+ * What the adapter A has of OLD, if anything, is an older version: renamed, a crash before the
+ * store of NEW would leave it under a name that it never had. So NEW is stored, and then OLD
+ * deleted, as where an adapter cannot rename. False: NEW is not to be stored there.
+ */
+static bool
+store_instead(KvcStoreController *c, KvcStoreRename *m, size_t a)
+{
+	uint32_t bit = 1u << a;
+	KvcStoreRecord *r = storing_record(m);
+	bool is_there = m->fd < 0 || (m->fresh & bit);
+	if (is_there || !kvc_store_ops(c, a)->delete_keys)
+		return false;
+	if (r && !((r->next ? kvc_store_select_targets(c, r->key) : r->todo) & bit))
+		return false;
+	end_new(c, m, a, KVC_RENAME_STALE);
+	m->by_store |= bit;
+	if (!r) { /* it was replaced meanwhile: nothing is stored */
+		m->todo |= bit;
+		return false;
+	}
+	m->todo &= ~bit;
+	m->deferred |= bit;
+	if (!m->is_listed)
+		r->deferred = g_slist_prepend(r->deferred, m);
+	m->is_listed = true;
+	return true;
+}
+
+static void
 begin_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a)
 {
 	uint32_t bit = 1u << a;
+	if (!((m->by_store | m->purge) & bit) && store_instead(c, m, a)) {
+		kvc_store_rename_kick(c, m);
+		return;
+	}
 	bool deletes = (m->by_store | m->purge) & bit;
 	m->todo &= ~bit;
 	if (deletes && !kvc_store_ops(c, a)->delete_keys) {

@@ -773,8 +773,10 @@ test_a_rename_of_what_was_not_known_is_hidden(void **state)
 	add(f, 1, L1);
 	add(f, 1, A);
 	kvc_key_index_rename(f->index, from, to, true, A | B, A | B);
-	assert_false(kvc_key_index_end_rename(f->index, from, to, A, KVC_RENAME_PRESENT, false));
-	assert_false(kvc_key_index_end_rename(f->index, from, to, B, KVC_RENAME_PRESENT, false));
+	kvc_key_index_end_rename_from(f->index, from, A, false);
+	assert_false(kvc_key_index_end_rename_to(f->index, to, A, KVC_RENAME_PRESENT, false));
+	kvc_key_index_end_rename_from(f->index, from, B, false);
+	assert_false(kvc_key_index_end_rename_to(f->index, to, B, KVC_RENAME_PRESENT, false));
 	kvc_key_index_add(f->index, to, B, 1, 1);
 	KvcObjectInfo info;
 	assert_int_equal(kvc_key_index_get(f->index, to, &info), 0);
@@ -794,14 +796,15 @@ test_the_last_of_two_renames_decides(void **state)
 	kvc_key_index_rename(f->index, first, name, false, A, A);
 	kvc_key_index_rename(f->index, second, name, false, A, A);
 	assert_int_equal(info_of(f, 3).renaming, A);
-	assert_false(kvc_key_index_end_rename(f->index, first, name, A, KVC_RENAME_ABSENT, false));
+	kvc_key_index_end_rename_from(f->index, first, A, false);
+	assert_false(kvc_key_index_end_rename_to(f->index, name, A, KVC_RENAME_ABSENT, false));
 	assert_int_equal(info_of(f, 3).renaming, A);
 	add(f, 1, A);
 	assert_int_equal(info_of(f, 1).tiers, A);
 	add(f, 2, A);
 	assert_false(is_known(f, 2));
-	assert_false(
-		kvc_key_index_end_rename(f->index, second, name, A, KVC_RENAME_PRESENT, false));
+	kvc_key_index_end_rename_from(f->index, second, A, false);
+	assert_false(kvc_key_index_end_rename_to(f->index, name, A, KVC_RENAME_PRESENT, false));
 	assert_int_equal(info_of(f, 3).renaming, 0);
 	assert_int_equal(info_of(f, 3).tiers, A);
 	assert_int_equal(kvc_key_index_count(f->index), 2);

@@ -56,7 +56,8 @@ test_a_key_that_is_being_renamed_is_not_found_and_not_forgotten(void **state)
 	assert_int_equal(run(&b, 1, 0), 0);
 	assert_int_equal(env_stat(b.env, loads), 0);
 	assert_int_equal(env_tiers(b.env, b.keys[0]), 1);
-	kvc_key_index_end_rename(index, b.keys[3], b.keys[0], 1, KVC_RENAME_PRESENT, false);
+	kvc_key_index_end_rename_from(index, b.keys[3], 1, false);
+	kvc_key_index_end_rename_to(index, b.keys[0], 1, KVC_RENAME_PRESENT, false);
 	assert_int_equal(run(&b, 1, 0), 1);
 	bench_free(&b);
 }
@@ -73,7 +74,8 @@ test_a_lookup_from_before_a_rename_forgets_nothing(void **state)
 	kvc_key_index_rename(index, b.keys[3], b.keys[0], false, 1, 1);
 	submit(&b, &call, 1, KVC_PREFETCH_LOOKUP_ONLY);
 	wait_until(fake_count_held(b.env->fakes[0], FAKE_LOOKUP) == 1);
-	kvc_key_index_end_rename(index, b.keys[3], b.keys[0], 1, KVC_RENAME_PRESENT, false);
+	kvc_key_index_end_rename_from(index, b.keys[3], 1, false);
+	kvc_key_index_end_rename_to(index, b.keys[0], 1, KVC_RENAME_PRESENT, false);
 	fake_release(b.env->fakes[0], FAKE_LOOKUP);
 	assert_int_equal(answer(&b, &call), 0);
 	assert_int_equal(env_tiers(b.env, b.keys[0]), 1);
