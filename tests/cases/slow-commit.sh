@@ -32,9 +32,19 @@ def committed():
     lines = dict(line.split() for line in open(stats) if line.startswith("mount_writes_"))
     return sum(int(n) for key, n in lines.items() if key.startswith(("mount_writes_published", "mount_writes_not_")))
 
+def wait_for_commits(total):
+    end = time.time() + 60
+    while committed() < total and time.time() < end:
+        time.sleep(0.01)
+    assert committed() >= total, "a commit has not come"
+
+# Before its RELEASE has come, an open would be of the same file that is not committed yet.
+before = committed()
 put(name, "the first")
+wait_for_commits(before + 1)
 if how == "moved-over":
     put(other, "replaced")
+    wait_for_commits(before + 2)
 before = committed()
 fd = os.open(name, os.O_RDWR | os.O_TRUNC)
 os.pwrite(fd, b"!", BYTES - 1)
@@ -49,9 +59,7 @@ if os.fork() == 0:
     os._exit(0)
 assert os.wait()[1] == 0
 put(name, "of another process")
-end = time.time() + 60
-while committed() < before + 2 and time.time() < end:
-    time.sleep(0.01)
+wait_for_commits(before + 2)
 
 def has_size(path, size):
     """The kernel may keep a size for a second."""
@@ -77,7 +85,8 @@ for how in moved moved-over removed; do
 		python3 "$WORK/slow.py" "$MNT/dir/name" "$how" || fail "$how, round $round"
 	done
 done
-assert_eq 6 "$(stat_counter l1_commits_copied)" l1_commits_copied
+# What was removed before its commit began is not copied.
+assert_le 4 "$(stat_counter l1_commits_copied)" l1_commits_copied
 wait_until 10 "no staging file is left" status_is l1_staging_objects 0
 wait_until 10 "no read lock is left" status_is l1_read_locks 0
 wait_until 10 "no byte is left" status_is l1_used_bytes 0
