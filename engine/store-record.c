@@ -454,7 +454,9 @@ kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t ad
 static void
 take_committed_since(KvcStoreController *c, KvcStoreRecord *r, uint32_t adapters)
 {
-	if (kvc_l1_manager_is_key_dirty(c->context->l1, r->key))
+	KvcObjectInfo info;
+	if (kvc_l1_manager_is_key_dirty(c->context->l1, r->key) ||
+	    kvc_key_index_get(c->context->index, r->key, &info) < 0 || !(info.tiers & adapters))
 		return;
 	kvc_store_record_take_resident(c, r);
 	for (uint32_t bits = r->next ? adapters : 0; bits; bits &= bits - 1)

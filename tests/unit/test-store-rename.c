@@ -3,101 +3,7 @@
 /* Renames in the StoreController: their order among stores and deletions, and what an adapter does
  * not do. */
 
-#include "tests/unit/store-fixture.h"
-
-typedef struct Two {
-	Bench b;
-	KvcObjectKey *old_key, *new_key;
-} Two;
-
-static Two
-two_new(size_t n_adapters)
-{
-	Two t = {.b = bench_new(n_adapters, CAPACITY, &everywhere)};
-	kvc_key_scope_unref(t.b.env->scope);
-	t.b.env->scope = kvc_key_scope_new_plain("directory", NULL);
-	t.old_key = key_new(t.b.env, 1);
-	t.new_key = key_new(t.b.env, 2);
-	return t;
-}
-
-static Two
-two_started(size_t n_adapters)
-{
-	Two t = two_new(n_adapters);
-	kvc_store_controller_start(t.b.store);
-	return t;
-}
-
-static void
-two_free(Two *t)
-{
-	bench_free(&t->b);
-	kvc_object_key_unref(t->old_key);
-	kvc_object_key_unref(t->new_key);
-}
-
-/* As the StorageManager decides. */
-static int
-check(void *user, bool is_resident)
-{
-	Env *env = user;
-	if (kvc_controller_context_renamers(&env->context) + 1 == 1u << env->context.n_adapters)
-		return 0;
-	return is_resident ? KVC_L1_RENAME_STORE : -EXDEV;
-}
-
-static int
-try_rename(Bench *b, KvcObjectKey *old_key, KvcObjectKey *new_key)
-{
-	return kvc_l1_manager_rename(b->env->context.l1, old_key, new_key, check, b->env);
-}
-
-static void
-rename_keys(Bench *b, KvcObjectKey *old_key, KvcObjectKey *new_key)
-{
-	assert_int_equal(try_rename(b, old_key, new_key), 0);
-}
-
-/* The object under KEY: the bytes of version V of OF. */
-static bool
-fake_has_version(FakeAdapter *fake, KvcObjectKey *key, KvcObjectKey *of, unsigned v)
-{
-	g_autoptr(GBytes) data = bytes_of(of, 100, v);
-	return fake_has(fake, key, data);
-}
-
-static void
-write_version(Two *t, KvcObjectKey *key, unsigned v)
-{
-	env_write(t->b.env, key, 100, v, KVC_FINISH_REPLACE);
-}
-
-static bool
-is_in_l1(Two *t, KvcObjectKey *key, KvcObjectKey *of, unsigned v)
-{
-	g_autoptr(GBytes) data = bytes_of(of, 100, v);
-	KvcL1Object *object;
-	if (kvc_l1_manager_reserve_read(t->b.env->context.l1, &key, 1, 1, &object, NULL) == 0)
-		return false;
-	bool has = object_has(object, data);
-	kvc_l1_manager_finish_read(t->b.env->context.l1, object, 1);
-	return has;
-}
-
-static KvcObjectInfo
-info_of(Two *t, KvcObjectKey *key)
-{
-	KvcObjectInfo info = {0};
-	kvc_key_index_get(t->b.env->context.index, key, &info);
-	return info;
-}
-
-static uint64_t
-get(const uint64_t *value)
-{
-	return __atomic_load_n(value, __ATOMIC_RELAXED);
-}
+#include "tests/unit/rename-fixture.h"
 
 /* ---- What is stored already ------------------------------------------------------------------ */
 
@@ -326,80 +232,6 @@ test_a_deletion_begun_before_ends_before(void **state)
 }
 
 /* ---- Failures -------------------------------------------------------------------------------- */
-
-/*
- * What one adapter has of OLD is an older version, and a deletion of NEW that was begun before is
- * confirmed there: that does not make the older version known as NEW.
- */
-static void
-test_a_deletion_begun_before_makes_no_older_version_known(void **state)
-{
-	Two t = two_started(2);
-	FakeAdapter *fake = t.b.env->fakes[0];
-	write_version(&t, t.old_key, 0);
-	write_version(&t, t.new_key, 0);
-	drain(&t.b);
-	fake->fail_stores = KVC_STORE_TRIES;
-	write_version(&t, t.old_key, 1);
-	drain(&t.b);
-	assert_int_equal(info_of(&t, t.old_key).tiers, KVC_TIER_L1 | 2);
-	fake->hold_deletes = true;
-	delete_key(&t.b, t.new_key, 3);
-	rename_keys(&t.b, t.old_key, t.new_key);
-	fake_release_deletes(fake);
-	drain(&t.b);
-	assert_true(fake_has_version(fake, t.new_key, t.old_key, 0));
-	assert_true(is_hidden(&t.b, t.new_key, 1));
-	assert_int_equal(info_of(&t, t.new_key).tiers, KVC_TIER_L1 | 2);
-	two_free(&t);
-}
-
-/* The page was read before the rename, and is told after it. */
-static void
-test_a_listing_does_not_bring_the_old_name_back(void **state)
-{
-	Two t = two_started(2);
-	t.b.env->fakes[1]->ops.rename_key = NULL;
-	write_version(&t, t.old_key, 0);
-	drain(&t.b);
-	t.b.env->slots[0].is_listing = t.b.env->slots[1].is_listing = true;
-	rename_keys(&t.b, t.old_key, t.new_key);
-	drain(&t.b);
-	for (uint32_t adapter = 1; adapter <= 2; adapter++) {
-		kvc_key_index_add(t.b.env->context.index, t.old_key, adapter, 100, 1);
-		assert_int_equal(info_of(&t, t.old_key).tiers, 0);
-	}
-	assert_int_equal(info_of(&t, t.new_key).tiers, KVC_TIER_L1 | 3);
-	write_version(&t, t.old_key, 1);
-	drain(&t.b);
-	assert_int_equal(info_of(&t, t.old_key).tiers, KVC_TIER_L1 | 3);
-	two_free(&t);
-}
-
-/* Stored under a name that it does not have any more: nobody knows it in L2 until it is renamed. */
-static void
-test_an_object_may_go_when_it_is_known_under_its_new_name(void **state)
-{
-	Two t = two_started(1);
-	FakeAdapter *fake = t.b.env->fakes[0];
-	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
-	fake->hold_renames = fake->hold[FAKE_STORE] = true;
-	write_version(&t, t.old_key, 0);
-	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
-	rename_keys(&t.b, t.old_key, t.new_key);
-	fake_release(fake, FAKE_STORE);
-	wait_until(fake_count(fake, "rename", t.old_key) == 1);
-	assert_int_equal(env_counts(t.b.env).dirty_objects, 1);
-	rename_keys(&t.b, t.new_key, third);
-	assert_int_equal(kvc_l1_manager_evict(t.b.env->context.l1, third), KVC_L1_KEY_IS_LOCKED);
-	fake_release_renames(fake);
-	drain(&t.b);
-	assert_int_equal(info_of(&t, third).tiers, KVC_TIER_L1 | 1);
-	assert_true(fake_has_version(fake, third, t.old_key, 0));
-	assert_int_equal(env_counts(t.b.env).dirty_objects, 0);
-	assert_int_equal(env_stat(t.b.env, renames_lost), 0);
-	two_free(&t);
-}
 
 static void
 test_a_failed_rename_is_tried_again(void **state)
@@ -873,9 +705,6 @@ main(void)
 		cmocka_unit_test(test_a_new_commit_of_the_new_name_comes_after_the_rename),
 		cmocka_unit_test(test_a_deletion_of_the_new_name_removes_both),
 		cmocka_unit_test(test_a_deletion_begun_before_ends_before),
-		cmocka_unit_test(test_a_deletion_begun_before_makes_no_older_version_known),
-		cmocka_unit_test(test_a_listing_does_not_bring_the_old_name_back),
-		cmocka_unit_test(test_an_object_may_go_when_it_is_known_under_its_new_name),
 		cmocka_unit_test(test_a_failed_rename_is_tried_again),
 		cmocka_unit_test(test_a_locked_key_is_tried_again_without_an_error),
 		cmocka_unit_test(test_an_object_that_l2_lost_is_stored_again_if_it_is_resident),
