@@ -203,6 +203,7 @@ handle_message(KvcStoreController *c, KvcStoreMessage *message)
 	case KVC_STORE_MESSAGE_DELETE:
 		kvc_store_record_delete(c, message->key, message->adapters);
 		kvc_store_logged_note(c, message->key, message->delete_id);
+		kvc_store_logged_note_sources(c, message->key);
 		break;
 	case KVC_STORE_MESSAGE_FLUSH:
 		kvc_store_record_flush(c, message->key, message->waiter);

@@ -38,9 +38,44 @@ kvc_store_logged_note(KvcStoreController *c, const KvcObjectKey *key, uint64_t i
 }
 
 void
-kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
+kvc_store_logged_note_sources(KvcStoreController *c, const KvcObjectKey *key)
+{
+	const KvcStoreRecord *r = g_hash_table_lookup(c->records, key);
+	while (c->context->deletions && r && kvc_store_rename_is_target(r)) {
+		KvcStoreRename *m = r->after;
+		uint32_t pending = kvc_store_rename_pending(m);
+		if (pending)
+			m->delete_id =
+				kvc_deletion_log_add(c->context->deletions, m->old_key, pending);
+		r = m->from_before;
+	}
+}
+
+/* Nothing of R's key is stored on ADAPTER until the log is on disk up to POSITION. */
+static void
+hold_back(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, uint64_t position)
 {
 	KvcStoreTarget *t = &r->targets[adapter];
+	t->sync_position = MAX(t->sync_position, position);
+	if (t->sync_position <= c->log_synced)
+		return;
+	kvc_store_logged_forget(c, r, 1u << adapter);
+	r->delete_syncing |= 1u << adapter;
+	g_queue_push_tail_link(&c->syncing, &t->link);
+}
+
+void
+kvc_store_logged_confirm_rename(KvcStoreController *c, KvcStoreRename *m, size_t adapter)
+{
+	uint64_t position;
+	if (m->delete_id && kvc_deletion_log_confirm(c->context->deletions, m->old_key, adapter,
+						     m->delete_id, &position))
+		hold_back(c, m->from, adapter, position);
+}
+
+void
+kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
+{
 	uint64_t position;
 	if (!kvc_deletion_log_confirm(c->context->deletions, r->key, adapter, r->delete_id,
 				      &position))
@@ -57,11 +92,7 @@ kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapte
 		r->before && r->key->space != KVC_SPACE_CHUNK && slot->adapter->ops->rename_key;
 	if (is_gone && !is_renamed)
 		kvc_key_index_unhide(c->context->index, r->key, 1u << adapter, r->delete_id);
-	t->sync_position = MAX(t->sync_position, position);
-	if (t->sync_position <= c->log_synced)
-		return;
-	r->delete_syncing |= 1u << adapter;
-	g_queue_push_tail_link(&c->syncing, &t->link);
+	hold_back(c, r, adapter, position);
 }
 
 void

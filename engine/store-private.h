@@ -105,10 +105,11 @@ struct KvcStoreRename {
 	uint32_t by_store;   /* cannot rename: NEW is stored, then OLD is deleted */
 	uint32_t deferred;   /* of these: NEW is not stored yet */
 	uint32_t todo, busy, waiting;
-	uint32_t fresh; /* have the bytes of the object as OLD */
-	uint32_t purge; /* renamed what is not the object any more: NEW must go */
-	bool carries;	/* what FROM_BEFORE is storing is the object */
-	bool is_listed; /* among the deferred ones of a record */
+	uint32_t fresh;	    /* have the bytes of the object as OLD */
+	uint32_t purge;	    /* renamed what is not the object any more: NEW must go */
+	uint64_t delete_id; /* in the log: NEW is deleted, so OLD is too; 0: it is not */
+	bool carries;	    /* what FROM_BEFORE is storing is the object */
+	bool is_listed;	    /* among the deferred ones of a record */
 	bool is_kicked;
 	GList link;		 /* in renames */
 	GList kick_link;	 /* in kicked */
@@ -380,6 +381,14 @@ void kvc_store_attributes_apply(KvcStoreController *c, size_t adapter, KvcObject
 void kvc_store_logged_start(KvcStoreController *c);
 /* The newest deletion of KEY, just submitted, has this ID. */
 void kvc_store_logged_note(KvcStoreController *c, const KvcObjectKey *key, uint64_t id);
+/*
+ * KEY is being deleted: so is what is to be renamed to it, wherever that is not done yet. A crash
+ * before that must not leave it under its former name.
+ */
+void kvc_store_logged_note_sources(KvcStoreController *c, const KvcObjectKey *key);
+/* ADAPTER has OLD of M no more: the log, if it was told of M, and a store of a newer OLD learn it.
+ */
+void kvc_store_logged_confirm_rename(KvcStoreController *c, KvcStoreRename *m, size_t adapter);
 /* ADAPTER has confirmed R's deletion (or cannot delete: it stays hidden): unhides the key, holds
  * stores back until the log has it. */
 void kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);

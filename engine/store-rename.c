@@ -57,6 +57,8 @@ kvc_store_rename_blocks(const KvcStoreRecord *r, uint32_t wanted)
 	for (const KvcStoreRecord *before; r && r->after && (wanted & ~bits); r = before) {
 		const KvcStoreRename *m = r->after;
 		uint32_t here = m->todo | m->busy | m->waiting;
+		/* Else a crash after the store of a newer OLD would delete that one. */
+		here |= m->delete_id ? m->deferred : 0;
 		/* That OLD goes there does not concern NEW; and a new OLD may overwrite it. */
 		bits |= r == m->to ? here & ~m->by_store : here;
 		before = previous(r);
@@ -257,6 +259,8 @@ end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd 
 	t->delete_tries = 0;
 	bool is_listing = __atomic_load_n(&c->context->adapters[a].is_listing, __ATOMIC_ACQUIRE);
 	kvc_key_index_end_rename_from(c->context->index, m->old_key, bit, is_listing);
+	if (c->active & bit)
+		kvc_store_logged_confirm_rename(c, m, a);
 	if (!(m->by_store & bit))
 		end_new(c, m, a, end);
 }
@@ -476,7 +480,8 @@ kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r)
 	for (GSList *link = renames; link; link = link->next) {
 		KvcStoreRename *m = link->data;
 		bool is_known = kvc_key_index_get(c->context->index, m->old_key, NULL) == 0;
-		if (r->has_none || is_known) /* a newer OLD is stored over it */
+		bool must_delete = m->delete_id != 0;
+		if (!must_delete && (r->has_none || is_known)) /* a newer OLD is stored over it */
 			give_up_deferred(c, m, !is_known);
 		m->todo |= m->deferred;
 		m->deferred = 0;

@@ -358,6 +358,59 @@ test_written_again_is_never_deleted_by_a_replay(void **state)
 	bench_logged_free(&b);
 }
 
+static int
+may_rename(void *user, bool is_resident)
+{
+	return 0;
+}
+
+static void
+hold_renames(FakeAdapter *fake, bool hold)
+{
+	pthread_mutex_lock(&fake->lock);
+	fake->hold_renames = hold;
+	pthread_cond_broadcast(&fake->changed);
+	pthread_mutex_unlock(&fake->lock);
+}
+
+/* What is deleted under a name that the store does not know yet is not back under the one before.
+ */
+static void
+test_a_deletion_is_also_of_what_is_not_renamed_yet(void **state)
+{
+	Dir *dir = *state;
+	Bench b = bench_logged(dir);
+	FakeAdapter *fake = b.env->fakes[0];
+	KvcL1Manager *l1 = b.env->context.l1;
+	kvc_key_scope_unref(b.env->scope);
+	b.env->scope = kvc_key_scope_new_plain("directory", NULL);
+	KvcObjectKey **keys = keys_new(b.env, 4);
+	env_write(b.env, keys[1], 100, 0, KVC_FINISH_REPLACE);
+	drain(&b);
+	hold_renames(fake, true);
+	assert_int_equal(kvc_l1_manager_rename(l1, keys[1], keys[2], may_rename, NULL), 0);
+	assert_int_equal(kvc_l1_manager_rename(l1, keys[2], keys[3], may_rename, NULL), 0);
+	delete_logged(&b, keys[3]);
+	wait_until(status_of(b.env->context.deletions).pending == 3);
+	assert_int_equal(sync_log(b.env->context.deletions), 0);
+	assert_replay(b.env, copy_file(dir), "0 1 0 2 0 3 ");
+	/* A newer object of the old name is stored when the log no more says that it is deleted. */
+	env_write(b.env, keys[1], 100, 1, KVC_FINISH_REPLACE);
+	fake->hold[FAKE_STORE] = true;
+	hold_renames(fake, false);
+	wait_until(count_log(fake, "store") == 2);
+	wait_until(status_of(b.env->context.deletions).pending == 0);
+	assert_int_equal(sync_log(b.env->context.deletions), 0);
+	assert_replay(b.env, copy_file(dir), "");
+	fake_release(fake, FAKE_STORE);
+	drain(&b);
+	assert_int_equal(env_tiers(b.env, keys[1]), KVC_TIER_L1 | 1);
+	for (unsigned i = 2; i < 4; i++)
+		assert_false(fake_has(fake, keys[i], NULL));
+	keys_free(keys, 4);
+	bench_logged_free(&b);
+}
+
 static void
 test_a_store_waits_for_a_log_that_cannot_be_written(void **state)
 {
@@ -505,6 +558,7 @@ main(void)
 		TEST_IN_DIR(test_damage_costs_one_deletion),
 		TEST_IN_DIR(test_a_record_that_makes_no_sense_is_left_out),
 		TEST_IN_DIR(test_written_again_is_never_deleted_by_a_replay),
+		TEST_IN_DIR(test_a_deletion_is_also_of_what_is_not_renamed_yet),
 		TEST_IN_DIR(test_a_store_waits_for_a_log_that_cannot_be_written),
 		TEST_IN_DIR(test_deletions_go_on_in_memory_on_a_full_disk),
 		TEST_IN_DIR(test_a_store_behind_a_dead_log_is_given_up),
