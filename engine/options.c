@@ -78,6 +78,11 @@ add_option(KvcOptions *options, const char *name, char *text)
 	return option;
 }
 
+/*
+ * What is malformed may have a password in it, anywhere: errors have positions and keys, and no
+ * other part of the text. What is no key may be the tail of a value with a ',' in it.
+ */
+
 /* ---- type=fs,base_path=/data ------------------------------------------------------------------
  */
 
@@ -89,14 +94,14 @@ is_key_char(char c)
 
 /* The value that begins at *AT, unquoted (transfer full); *AT moves to the ',' or NUL after it. */
 static char *
-parse_pair_value(const char *text, const char **at, GError **error)
+parse_pair_value(const char **at, GError **error)
 {
 	g_autoptr(GString) value = g_string_new(NULL);
 	const char *p = *at;
 
 	for (; *p && *p != ','; p++) {
 		if (*p == '\\' && !*++p) {
-			fail(error, EINVAL, "\"%s\": nothing after the backslash at the end", text);
+			fail(error, EINVAL, "nothing after the backslash at the end");
 			return NULL;
 		}
 		g_string_append_c(value, *p);
@@ -116,15 +121,14 @@ parse_pair(KvcOptions *options, const char *text, const char **at, GError **erro
 	while (is_key_char(*p))
 		p++;
 	if (p == start || *p != '=')
-		return fail(error, EINVAL, "\"%s\": at position %zu a %s is expected", text,
+		return fail(error, EINVAL, "at position %zu a %s is expected",
 			    (size_t)(p - text) + 1, p == start ? "key" : "'='");
 	key = g_strndup(start, (size_t)(p - start));
 	if (find_option(options, key))
-		return fail(error, EINVAL,
-			    "\"%s\": key \"%s\" is there twice, again at position %zu", text, key,
+		return fail(error, EINVAL, "key \"%s\" is there twice, again at position %zu", key,
 			    (size_t)(start - text) + 1);
 	*at = p + 1;
-	value = parse_pair_value(text, at, error);
+	value = parse_pair_value(at, error);
 	if (!value)
 		return false;
 	add_option(options, key, value);
@@ -158,8 +162,7 @@ parse_pairs(KvcOptions *options, const char *text, GError **error)
 static bool
 fail_at(const char *text, const char *at, const char *problem, GError **error)
 {
-	return fail(error, EINVAL, "\"%s\": %s at position %zu", text, problem,
-		    (size_t)(at - text) + 1);
+	return fail(error, EINVAL, "%s at position %zu", problem, (size_t)(at - text) + 1);
 }
 
 /* *AT is at a '"' and moves behind the closing one. */
@@ -327,6 +330,45 @@ take_json_members(KvcOptions *options, JsonObject *object, GError **error)
 	return true;
 }
 
+typedef struct JsonPlace {
+	unsigned line, position;
+} JsonPlace;
+
+/* The parser knows its place only as long as it works. */
+static void
+note_json_place(JsonParser *parser, const GError *json_error, void *user)
+{
+	JsonPlace *place = user;
+
+	(void)json_error;
+	place->line = json_parser_get_current_line(parser);
+	place->position = json_parser_get_current_pos(parser);
+}
+
+/* json-glib's own words quote what they stumble over. */
+static const char *
+describe_json_error(const GError *json_error)
+{
+	if (json_error->domain != JSON_PARSER_ERROR)
+		return "this is no object";
+	switch (json_error->code) {
+	case JSON_PARSER_ERROR_TRAILING_COMMA:
+		return "a ',' without a member after it";
+	case JSON_PARSER_ERROR_MISSING_COMMA:
+		return "a ',' is missing";
+	case JSON_PARSER_ERROR_MISSING_COLON:
+		return "a ':' is missing";
+	case JSON_PARSER_ERROR_INVALID_BAREWORD:
+		return "a word without quotes";
+	case JSON_PARSER_ERROR_EMPTY_MEMBER_NAME:
+		return "an empty key";
+	case JSON_PARSER_ERROR_INVALID_DATA:
+		return "this is no UTF-8";
+	default:
+		return "this is no JSON";
+	}
+}
+
 static bool
 parse_json(KvcOptions *options, const char *text, GError **error)
 {
@@ -335,17 +377,22 @@ parse_json(KvcOptions *options, const char *text, GError **error)
 	JsonSeen seen = {.names = names};
 	g_autoptr(GError) json_error = NULL;
 	g_autofree char *duplicate = NULL;
+	JsonPlace place = {0};
 	bool is_parsed;
 
 	if (!scan_json(text, error))
 		return false;
 	g_signal_connect(parser, "object-member", G_CALLBACK(note_json_member), &seen);
+	g_signal_connect(parser, "error", G_CALLBACK(note_json_place), &place);
 	is_parsed = json_parser_load_from_data(parser, text, -1, &json_error);
 	duplicate = seen.duplicate;
 	if (!is_parsed)
-		return fail(error, EINVAL, "\"%s\": %s", text, json_error->message);
+		return place.line == 0
+			       ? fail(error, EINVAL, "%s", describe_json_error(json_error))
+			       : fail(error, EINVAL, "Parse error at line %u, position %u: %s",
+				      place.line, place.position, describe_json_error(json_error));
 	if (duplicate)
-		return fail(error, EINVAL, "\"%s\": key \"%s\" is there twice", text, duplicate);
+		return fail(error, EINVAL, "key \"%s\" is there twice", duplicate);
 	return take_json_members(options, json_node_get_object(json_parser_get_root(parser)),
 				 error);
 }
@@ -356,8 +403,8 @@ static bool
 parse_json(KvcOptions *options, const char *text, GError **error)
 {
 	(void)options;
-	return fail(error, EINVAL,
-		    "\"%s\": this build has no JSON; write it as type=NAME,key=value,...", text);
+	(void)text;
+	return fail(error, EINVAL, "this build has no JSON; write it as type=NAME,key=value,...");
 }
 
 #endif
@@ -376,7 +423,7 @@ kvc_options_parse(const char *text, GError **error)
 		return NULL;
 	type = kvc_options_type(options);
 	if (!type || !*type) {
-		fail(error, EINVAL, "\"%s\": a \"" TYPE_KEY "\" is needed, as in type=fs", text);
+		fail(error, EINVAL, "a \"" TYPE_KEY "\" is needed, as in type=fs");
 		return NULL;
 	}
 	return g_steal_pointer(&options);
@@ -552,6 +599,17 @@ check_keys(const KvcOptions *options, GPtrArray *names, GError **error)
 	return true;
 }
 
+/* ERROR, which quotes the value of SPEC, becomes one that does not. */
+static void
+hide_value(const KvcOptionSpec *spec, GError **error)
+{
+	if (!error)
+		return;
+	int code = (*error)->code;
+	g_clear_error(error);
+	fail(error, code, "a wrong value, which is secret and not shown (%s)", spec->help);
+}
+
 static bool
 check_spec(KvcOptions *options, const KvcOptionSpec *spec, GError **error)
 {
@@ -565,6 +623,8 @@ check_spec(KvcOptions *options, const KvcOptionSpec *spec, GError **error)
 	option->type = spec->type;
 	option->is_checked = true;
 	if (option->text && !convert_option(option, spec, error)) {
+		if (spec->is_secret && spec->type != KVC_OPTION_STRING)
+			hide_value(spec, error);
 		g_prefix_error(error, "option \"%s\": ", spec->name);
 		return false;
 	}

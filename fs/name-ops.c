@@ -164,13 +164,18 @@ lookup_step(Lookup *lookup)
 	/* What a plain file was is of no use any more. */
 	if (lookup->key->space == KVC_SPACE_PLAIN && waits_for_commit(lookup))
 		return;
-	bool is_named = kvcfs_dir_names(lookup->dir, lookup->key);
-	if (is_named && kvcfs_object_exists(fs, lookup->key)) {
+	bool is_there = kvcfs_dir_has_object(lookup->dir, lookup->key);
+	if (!is_there) {
+		if (waits_for_commit(lookup))
+			return;
+		/* Or the commit ended between the two questions. */
+		is_there = kvcfs_dir_has_object(lookup->dir, lookup->key);
+	}
+	if (is_there) {
 		lookup_found(lookup);
 		return;
 	}
-	if (waits_for_commit(lookup))
-		return;
+	bool is_named = kvcfs_dir_names(lookup->dir, lookup->key);
 	if (has_moved(lookup))
 		lookup_step(lookup);
 	else if (lookup_found_own(lookup))

@@ -268,7 +268,9 @@ set_attributes(FsAdapter *fs,
 int
 fs_set_attributes(FsAdapter *fs, const KvcObjectKey *key, const KvcObjectAttributes *attributes)
 {
-	return set_attributes(fs, key, attributes, FS_ATTR_REPLACE);
+	return fs_place_is_lost(fs, FS_STORE)
+		       ? -FS_LOST
+		       : set_attributes(fs, key, attributes, FS_ATTR_REPLACE);
 }
 
 void

@@ -87,13 +87,20 @@ count_failure_locked(FsAdapter *fs, FsKind kind, int errnum)
 }
 
 void
-fs_note_error(FsAdapter *fs, FsKind kind, const char *what, const char *path, int errnum)
+fs_count_error(FsAdapter *fs, FsKind kind)
 {
-	static const char *const names[FS_KINDS] = {"store", "lookup", "load"};
 	_Atomic uint64_t *const counters[FS_KINDS] = {
 		&fs->stats.store_errors, &fs->stats.lookup_errors, &fs->stats.load_errors};
 
 	atomic_fetch_add(counters[kind], 1);
+}
+
+void
+fs_note_error(FsAdapter *fs, FsKind kind, const char *what, const char *path, int errnum)
+{
+	static const char *const names[FS_KINDS] = {"store", "lookup", "load"};
+
+	fs_count_error(fs, kind);
 	pthread_mutex_lock(&fs->lock);
 	bool is_suspect = count_failure_locked(fs, kind, errnum);
 	g_free(fs->last_error);
@@ -214,7 +221,8 @@ health_locked(const FsAdapter *fs)
 {
 	bool is_failing = fs->last_error && fs_now_ns() - fs->last_error_ns < DEGRADED_NS;
 
-	if (fs->directory_errnum || fs->failed_in_a_row >= FAILED_IN_A_ROW)
+	if (atomic_load(&fs->is_lost) || fs->directory_errnum ||
+	    fs->failed_in_a_row >= FAILED_IN_A_ROW)
 		return "failed";
 	for (size_t i = 0; i < FS_KINDS; i++)
 		is_failing = is_failing || fs->failing[i] > 0;

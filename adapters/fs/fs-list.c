@@ -340,6 +340,8 @@ fs_list(FsAdapter *fs, const KvcKeyScope *scope, char **cursor, KvcL2ListEntry *
 	int rc = parse_cursor(&pass, *cursor) ? 0 : -EINVAL;
 
 	g_clear_pointer(cursor, g_free);
+	if (rc == 0 && fs_place_is_lost(fs, FS_LOOKUP))
+		rc = -FS_LOST;
 	if (rc == 0)
 		rc = list_page(&pass);
 	/* What was found comes before the error: that is told by a page of its own, the last one.

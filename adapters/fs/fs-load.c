@@ -221,6 +221,10 @@ fs_load_begin(FsWork *work)
 		load_end(job);
 		return;
 	}
+	if (fs_place_is_lost(job->fs, FS_LOAD)) {
+		load_end(job);
+		return;
+	}
 	job->path = fs_path_format(job->key);
 	errnum = open_object(job);
 	if (is_absent(errnum) || (errnum == 0 && !S_ISREG(job->st.st_mode))) {

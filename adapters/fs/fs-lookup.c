@@ -130,6 +130,10 @@ lookup_and_lock(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info)
 	struct stat st;
 	int errnum;
 
+	if (fs_place_is_lost(fs, FS_LOOKUP)) {
+		info->mtime_ns = KVC_L2_NOT_ASKED;
+		return false;
+	}
 	if (!fs_keys_lock(fs, key))
 		return false;
 	g_autofree char *path = fs_find_file(fs, key, &st, &errnum);
@@ -187,6 +191,8 @@ fs_delete_keys(FsAdapter *fs, KvcObjectKey *const *keys, size_t n, KvcBitmap *de
 {
 	int result = 0;
 
+	if (fs_place_is_lost(fs, FS_STORE))
+		return -FS_LOST;
 	for (size_t i = 0; i < n; i++) {
 		if (!fs_keys_begin_delete(fs, keys[i]))
 			continue;

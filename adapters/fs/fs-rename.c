@@ -142,6 +142,8 @@ fs_rename_key(FsAdapter *fs, KvcObjectKey *old_key, KvcObjectKey *new_key)
 	bool is_same = kvc_object_key_equal(old_key, new_key);
 	int rc;
 
+	if (fs_place_is_lost(fs, FS_STORE))
+		return -FS_LOST;
 	if (!is_same && !fs_keys_begin_rename(fs, old_key, new_key))
 		return -EBUSY;
 	g_autofree char *from = find_object(fs, old_key, &rc);

@@ -34,7 +34,11 @@ store_end(FsJob *job, int64_t result, const char *what)
 		unlinkat(fs->base_fd, job->temp_path, 0);
 		fs_prune_parents(fs, job->temp_path);
 	}
-	if (result >= 0)
+	if (result == -ENOENT) /* the directory was removed? */
+		fs_place_look(fs);
+	if (fs_place_is_lost(fs, FS_STORE))
+		result = -FS_LOST;
+	else if (result >= 0)
 		fs_note_success(fs, FS_STORE);
 	else if (path && fs_digest_is_keys_fault(job->path, (int)result))
 		fs_note_unsupported(fs, job->key, (int)-result);
@@ -250,6 +254,10 @@ fs_store_begin(FsWork *work)
 
 	if (atomic_load(&job->fs->closing)) {
 		store_end(job, -ECANCELED, NULL);
+		return;
+	}
+	if (atomic_load(&job->fs->is_lost)) {
+		store_end(job, -FS_LOST, NULL);
 		return;
 	}
 	job->path = fs_path_format(job->key);

@@ -47,6 +47,7 @@ static FsAdapter *
 adapter_new(const KvcOptions *options)
 {
 	FsAdapter *fs = g_new0(FsAdapter, 1);
+	pthread_condattr_t monotonic;
 	struct timespec now;
 
 	fs->base.ops = &fs_adapter_ops;
@@ -62,6 +63,10 @@ adapter_new(const KvcOptions *options)
 
 	pthread_mutex_init(&fs->lock, NULL);
 	pthread_cond_init(&fs->idle, NULL);
+	pthread_condattr_init(&monotonic);
+	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+	pthread_cond_init(&fs->closed, &monotonic);
+	pthread_condattr_destroy(&monotonic);
 	pthread_mutex_init(&fs->replace_lock, NULL);
 	fs_keys_init(fs);
 	fs->tasks = g_hash_table_new_full(g_int64_hash, g_int64_equal, NULL,
@@ -86,6 +91,7 @@ adapter_free(FsAdapter *fs)
 	g_clear_pointer(&fs->ours, g_hash_table_unref);
 	fs_keys_deinit(fs);
 	pthread_mutex_destroy(&fs->replace_lock);
+	pthread_cond_destroy(&fs->closed);
 	pthread_cond_destroy(&fs->idle);
 	pthread_mutex_destroy(&fs->lock);
 	g_free(fs->last_error);
@@ -159,9 +165,13 @@ start_threads(FsAdapter *fs, const KvcOptions *options, GError **error)
 		rc = fs_pool_init(&fs->lookups, "kvc-fs-lookup", FS_LOOKUP_THREADS, 0, 0);
 	if (rc == 0)
 		rc = -pthread_create(&fs->janitor, NULL, fs_janitor_main, fs);
+	/* The last one: it ends when the adapter is closed only. */
+	if (rc == 0)
+		rc = -pthread_create(&fs->watcher, NULL, fs_place_main, fs);
 	if (rc < 0)
 		return fail(error, -rc, "start the threads for", fs->base_path);
 	pthread_setname_np(fs->janitor, "kvc-fs-janitor");
+	pthread_setname_np(fs->watcher, "kvc-fs-watcher");
 	return true;
 }
 
@@ -169,6 +179,8 @@ start_threads(FsAdapter *fs, const KvcOptions *options, GError **error)
 static void
 stop_threads(FsAdapter *fs)
 {
+	if (fs->watcher)
+		pthread_join(fs->watcher, NULL);
 	if (fs->janitor)
 		pthread_join(fs->janitor, NULL);
 	if (fs->workers.threads)
@@ -206,8 +218,9 @@ fs_close(KvcL2Adapter *adapter)
 {
 	FsAdapter *fs = (FsAdapter *)adapter;
 
-	atomic_store(&fs->closing, true);
 	pthread_mutex_lock(&fs->lock);
+	atomic_store(&fs->closing, true);
+	pthread_cond_broadcast(&fs->closed);
 	while (fs->outstanding > 0)
 		pthread_cond_wait(&fs->idle, &fs->lock);
 	pthread_mutex_unlock(&fs->lock);

@@ -327,6 +327,18 @@ void fs_clean_directory(FsAdapter *fs, const char *path);
 /* Does that everywhere. Thread function, USER is the FsAdapter. */
 void *fs_janitor_main(void *user);
 
+/* fs-place.c: is base_path still the directory that was opened? */
+
+/* The errno (positive) of everything while it is not. */
+#define FS_LOST EHOSTDOWN
+
+/* Compares them. May block: not under a lock. */
+void fs_place_look(FsAdapter *fs);
+/* Does that once a second until the adapter closes. Thread function, USER is the FsAdapter. */
+void *fs_place_main(void *user);
+/* As of the last look: it is not. Counted as a failure of KIND. Never blocks. */
+bool fs_place_is_lost(FsAdapter *fs, FsKind kind);
+
 /* fs-health.c */
 
 typedef struct FsStats {
@@ -342,6 +354,8 @@ typedef struct FsStats {
  * failed if nothing works. Listing counts as looking up. May block.
  */
 void fs_note_error(FsAdapter *fs, FsKind kind, const char *what, const char *path, int errnum);
+/* The first of these alone. Never blocks. */
+void fs_count_error(FsAdapter *fs, FsKind kind);
 void fs_note_success(FsAdapter *fs, FsKind kind);
 /* A lookup was answered: found, or really not there. May block. */
 void fs_note_answer(FsAdapter *fs);
@@ -372,12 +386,13 @@ struct FsAdapter {
 	KvcIo *io;
 	FsPool workers;
 	FsPool lookups;
-	pthread_t janitor;
+	pthread_t janitor, watcher;
 	int event_fds[FS_KINDS];
 
 	/* Protected by lock */
 	pthread_mutex_t lock;
-	pthread_cond_t idle; /* no task is outstanding */
+	pthread_cond_t idle;   /* no task is outstanding */
+	pthread_cond_t closed; /* closing is set */
 	KvcL2TaskId last_id;
 	GHashTable *tasks;  /* lookups and loads by id, until queried */
 	GQueue stored;	    /* store tasks that are done, until popped */
@@ -407,6 +422,7 @@ struct FsAdapter {
 
 	/* Atomic */
 	atomic_bool closing;
+	atomic_bool is_lost; /* base_path is another directory; written under lock */
 	atomic_bool direct_refused;
 	atomic_bool no_xattrs;
 	atomic_bool counted; /* the first complete list has been added to the two below */

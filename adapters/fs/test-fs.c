@@ -654,7 +654,7 @@ test_removed_directory(void **state)
 
 	fs_new(&fs, "");
 	remove_tree(fs.dir);
-	assert_int_equal(store(&fs, key, 100, 1), -ENOENT);
+	assert_int_equal(store(&fs, key, 100, 1), -EHOSTDOWN);
 	assert_describes(&fs, "health", "failed");
 	assert_false(lookup_and_lock(&fs, key, &info));
 	assert_describes(&fs, "health", "failed");

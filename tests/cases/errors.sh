@@ -91,7 +91,7 @@ refused 2 'option "io_depth_bytes": "1Q" is not a size' start --l2-adapter "type
 refused 2 'base_path "relative" is not an absolute path' fs_at relative
 if "$KVCACHEFS" --help | grep -q 'base_path' && ! start --l2-adapter '{"type":"fs"' 2>&1 | grep -q 'has no JSON'; then
 	refused 2 'the object is not closed at position 13' start --l2-adapter '{"type":"fs"'
-	refused 2 ':1:13: ' start --l2-adapter '{"type":"fs",}'
+	refused 2 'Parse error at line 1, position 13: ' start --l2-adapter '{"type":"fs",}'
 	refused 2 'key "type" is there twice' start --l2-adapter '{"type":"fs","type":"fs"}'
 	refused 2 'key "base_path" is' start --l2-adapter '{"type":"fs","base_path":[1]}'
 fi
@@ -101,6 +101,15 @@ config() {
 	printf '%s\n' "$@" >"$WORK/config"
 	start --config "$WORK/config"
 }
+
+# What is malformed is not printed: it may be a password, or what comes after the comma in one.
+for secret in 'type=mock,password=!top,hunter2' 'type=mock,password=!top,hunter2=' 'password=!top,hunter2=x' \
+	'type=mock,password=!top,password=hunter2' '{"type":"mock","password":"!top" "hunter2"}' \
+	'{"type":"mock","password":"!top,hunter2"'; do
+	said=$(start --l2-adapter "$secret" 2>&1) && fail "mounted with $secret"
+	said+=$(config '[kvcachefs]' "l2-adapter=$secret" 2>&1) && fail "mounted with $secret"
+	[[ $said == *--l2-adapter* && $said != *hunter2* && $said != *!top* ]] || fail "$secret: it says: $said"
+done
 refused 2 "--config: $WORK/absent: No such file" start --config "$WORK/absent"
 refused 2 "$WORK/config:3: unknown key \"l2-adaptor\"; did you mean \"l2-adapter\"?" \
 	config '[kvcachefs]' '# a comment' 'l2-adaptor=type=mock'

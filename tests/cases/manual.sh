@@ -77,7 +77,7 @@ same "policies" "$policies" "$(section "$commands" POLICIES | terms)"
 # ---- Status and stats ------------------------------------------------------------------------
 
 # A specification for each adapter there is.
-declare -A specs=([fs]="type=fs,base_path=$L2/fs" [mock]="type=mock,max_size_gb=1")
+declare -A specs=([fs]="type=fs,base_path=$L2/fs,breaker_cooldown_s=0.1,breaker_max_s=0.2" [mock]="type=mock,max_size_gb=1")
 declare -a mounted=() arguments=()
 while read -r adapter; do
 	[[ -n ${specs[$adapter]:-} ]] || fail "no specification for the adapter $adapter in this test"

@@ -27,6 +27,8 @@ static const KvcOptionSpec specs[] = {
 	{.name = "capacity", .type = KVC_OPTION_SIZE, .default_value = "4G", .help = "bytes"},
 	{.name = "block", .type = KVC_OPTION_SIZE, .min = 4096, .help = "bytes"},
 	{.name = "rate", .type = KVC_OPTION_DOUBLE, .min = 0, .max = 1, .help = "of failures"},
+	{.name = "password", .type = KVC_OPTION_STRING, .help = "p", .is_secret = true},
+	{.name = "pin", .type = KVC_OPTION_INT, .max = 99, .help = "digits", .is_secret = true},
 	{.name = NULL},
 };
 
@@ -130,6 +132,60 @@ test_malformed_pairs(void **state)
 	assert_parse_refused("type=fs,type=fs", "\"type\" is there twice");
 	assert_parse_refused("base_path=/d", "\"type\" is needed");
 	assert_parse_refused("type=,base_path=/d", "\"type\" is needed");
+}
+
+/* No part of TEXT that may be a value is in its error. */
+static void
+assert_hidden(const char *text)
+{
+	g_autoptr(GError) error = NULL;
+	g_autoptr(KvcOptions) options = kvc_options_parse(text, &error);
+
+	if (options)
+		assert_false(kvc_options_check(options, specs, common, &error));
+	assert_non_null(error);
+	if (strstr(error->message, "hunter2") || strstr(error->message, "4711"))
+		fail_msg("%s: %s", text, error->message);
+}
+
+static void
+test_secrets_are_not_shown(void **state)
+{
+	static const char *const texts[] = {
+		"type=fs,password=hunter2,oops",
+		"type=fs,password=a,hunter2",
+		"type=fs,password=a,hunter2 =b",
+		"type=fs,password=hunter2\\",
+		"type=fs,password=hunter2,password=hunter2",
+		"password=hunter2",
+		"type=,password=hunter2",
+		"type=fs,password=hunter2",
+		"type=fs,passwort=hunter2,base_path=/d",
+		"type=fs,base_path=/d,password=hunter2,depth=0",
+		"type=fs,base_path=/d,pin=4711",
+		"type=fs,base_path=/d,pin=4711x",
+		"{\"type\":\"fs\",\"password\":\"hunter2\"",
+		"{\"type\":\"fs\",\"password\":\"hunter2",
+		"{\"type\":\"fs\",\"password\":hunter2}",
+		"{\"type\":\"fs\",\"password\":'hunter2'}",
+		"{\"type\":\"fs\",\"password\" \"hunter2\"}",
+		"{\"type\":\"fs\",\"password\":\"a\" \"hunter2\"}",
+		"{\"type\":\"fs\",\"password\":\"a\",\"hunter2\"}",
+		"{\"type\":\"fs\",\"password\":\"hunter2\",}",
+		"{\"type\":\"fs\",\"password\":\"hunter2\",hunter2}",
+		"{\"type\":\"fs\",\"password\":[\"hunter2\"]}",
+		"{\"type\":\"fs\",\"password\":4711x}",
+		"{\"type\":\"fs\",\"password\":\"hunter2\",\"password\":\"hunter2\"}",
+		"{\"type\":\"fs\",\"password\":\"hunter2\"} hunter2",
+		"{\"type\":\"fs\",\"password\":\"hunter2\\xff\"}",
+		"{\"password\":\"hunter2\"}",
+		"{\"type\":\"fs\",\"base_path\":\"/d\",\"pin\":4711}",
+	};
+
+	for (size_t i = 0; i < G_N_ELEMENTS(texts); i++)
+		assert_hidden(texts[i]);
+	assert_check_refused("pin=4711", ERANGE, "option \"pin\": a wrong value");
+	assert_check_refused("depth=4711", ERANGE, "option \"depth\": \"4711\" is out of range");
 }
 
 static void
@@ -326,7 +382,7 @@ test_malformed_json(void **state)
 	assert_parse_refused("{\"type\":\"fs\"} x", "text after the object at position 14");
 	assert_parse_refused("{\"type\":\"fs\"}{\"type\":\"s3\"}", "text after the object");
 	assert_parse_refused("{type:\"fs\"}", "Parse error");
-	assert_parse_refused("{\"type\":\"fs\",}", "Parse error");
+	assert_parse_refused("{\"type\":\"fs\",}", "Parse error at line 1, position 13");
 	assert_parse_refused("{\"type\" \"fs\"}", "Parse error");
 	assert_parse_refused("{\"type\":\"fs\"]", "Parse error");
 	assert_parse_refused("{\"type\":'fs'}", "character at position 9");
@@ -402,6 +458,7 @@ main(void)
 		cmocka_unit_test(test_defaults),
 		cmocka_unit_test(test_values_may_quote),
 		cmocka_unit_test(test_malformed_pairs),
+		cmocka_unit_test(test_secrets_are_not_shown),
 		cmocka_unit_test(test_unknown_and_missing_keys),
 		cmocka_unit_test(test_module_without_options),
 		cmocka_unit_test(test_wrong_values),
