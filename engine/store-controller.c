@@ -201,8 +201,7 @@ handle_message(KvcStoreController *c, KvcStoreMessage *message)
 		kvc_store_record_store_resident(c, message->key);
 		break;
 	case KVC_STORE_MESSAGE_DELETE:
-		kvc_store_record_delete(c, message->key, message->adapters);
-		kvc_store_logged_note(c, message->key, message->delete_id);
+		kvc_store_record_delete(c, message->key, message->adapters, message->delete_id);
 		kvc_store_logged_note_sources(c, message->key);
 		break;
 	case KVC_STORE_MESSAGE_FLUSH:

@@ -30,14 +30,6 @@ kvc_store_logged_start(KvcStoreController *c)
 }
 
 void
-kvc_store_logged_note(KvcStoreController *c, const KvcObjectKey *key, uint64_t id)
-{
-	KvcStoreRecord *r = g_hash_table_lookup(c->records, key);
-	if (r)
-		r->delete_id = MAX(r->delete_id, id);
-}
-
-void
 kvc_store_logged_note_sources(KvcStoreController *c, const KvcObjectKey *key)
 {
 	const KvcStoreRecord *r = g_hash_table_lookup(c->records, key);

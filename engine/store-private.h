@@ -258,7 +258,8 @@ KvcStoreRecord *kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key);
 void kvc_store_record_commit(KvcStoreController *c, KvcL1Object *object);
 /* Stores what L1 has of KEY, dirty or not, unless that is under way. */
 void kvc_store_record_store_resident(KvcStoreController *c, KvcObjectKey *key);
-void kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters);
+void
+kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters, uint64_t id);
 void kvc_store_record_flush(KvcStoreController *c, KvcObjectKey *key, KvcFlushWaiter *waiter);
 void kvc_store_record_deleted(KvcStoreController *c, const KvcStoreMessage *message);
 /* Begins whatever can be begun for R, answers its waiters, frees it when nothing is left. */
@@ -379,8 +380,6 @@ void kvc_store_attributes_apply(KvcStoreController *c, size_t adapter, KvcObject
 
 /* store-logged.c */
 void kvc_store_logged_start(KvcStoreController *c);
-/* The newest deletion of KEY, just submitted, has this ID. */
-void kvc_store_logged_note(KvcStoreController *c, const KvcObjectKey *key, uint64_t id);
 /*
  * KEY is being deleted: so is what is to be renamed to it, wherever that is not done yet. A crash
  * before that must not leave it under its former name.

@@ -447,24 +447,20 @@ kvc_store_record_note_stored(KvcStoreController *c, KvcStoreRecord *r, size_t ad
 }
 
 /*
- * The message of a deletion comes late: R's key was committed after it, and stored, and the record
- * of that is gone. What the adapters have is about to be deleted. Of what is dirty the message of
- * its commit is still to come.
+ * Where the message of R's deletion comes late: the key was hidden from these ADAPTERS, and they
+ * are known to have it (or to get it, by a rename). So it is something newer.
  */
-static void
-take_committed_since(KvcStoreController *c, KvcStoreRecord *r, uint32_t adapters)
+static uint32_t
+known_since(KvcStoreController *c, const KvcStoreRecord *r, uint32_t adapters)
 {
 	KvcObjectInfo info;
-	if (kvc_l1_manager_is_key_dirty(c->context->l1, r->key) ||
-	    kvc_key_index_get(c->context->index, r->key, &info) < 0 || !(info.tiers & adapters))
-		return;
-	kvc_store_record_take_resident(c, r);
-	for (uint32_t bits = r->next ? adapters : 0; bits; bits &= bits - 1)
-		kvc_key_index_note_outdated(c->context->index, r->key, bits & -bits);
+	if (kvc_key_index_get(c->context->index, r->key, &info) < 0)
+		return 0;
+	return info.tiers & adapters;
 }
 
 void
-kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters)
+kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters, uint64_t id)
 {
 	KvcStoreRecord *r = kvc_store_record_get(c, key);
 	uint32_t attached = c->active | c->draining;
@@ -475,9 +471,12 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 		r->next_order = r->object_order;
 	} else if (!store_again && r->next) {
 		kvc_l1_object_unref(g_steal_pointer(&r->next));
-	} else if (!newest) {
-		take_committed_since(c, r, adapters);
 	}
+	uint32_t newer = newest ? 0 : known_since(c, r, adapters);
+	r->delete_id = MAX(r->delete_id, id);
+	adapters &= ~newer;
+	while (newer)
+		kvc_store_logged_confirm(c, r, take_bit(&newer));
 	cancel_store(c, r);
 	r->attributes_todo &= ~adapters;
 	r->error = 0;

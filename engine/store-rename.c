@@ -400,6 +400,9 @@ static void
 end_rename(KvcStoreController *c, KvcStoreRename *m, size_t a, int error)
 {
 	uint32_t bit = 1u << a;
+	/* What was to be deleted as NEW is overwritten. */
+	if (error == 0)
+		kvc_store_rename_overwritten(c, m->to_before, a);
 	bool is_object = error == 0 && (m->fd < 0 || (m->fresh & bit));
 	bool is_stored = is_object || is_overwritten(c, m, bit);
 	/* A store of a chunk does not overwrite: all chunks of one hash are the same. */

@@ -578,7 +578,8 @@ static void
 test_a_long_outage_does_not_fill_l1(void **state)
 {
 	Fixture *f = *state;
-	start(f, MOCK ",fail_connections=40,breaker_cooldown_s=0.01,breaker_max_s=0.02", NULL);
+	/* Also what was given up is tried now and then. */
+	start(f, MOCK ",fail_connections=150,breaker_cooldown_s=0.01,breaker_max_s=0.02", NULL);
 	for (unsigned i = 0; i < 6; i++) { /* L1 has 2 MiB */
 		put(f, i, MIB / 2);
 		wait_until(is_status(f, "l1_dirty_objects", "0"));

@@ -48,7 +48,7 @@ assert_lingering(Fixture *f, uint64_t files, uint64_t bytes)
 static void
 sweep_until_empty(Fixture *f)
 {
-	for (unsigned i = 0; i < 1000 && kvc_l1_memory_lingering_files(f->memory) > 0; i++) {
+	for (unsigned i = 0; i < 20000 && kvc_l1_memory_lingering_files(f->memory) > 0; i++) {
 		kvc_l1_memory_sweep(f->memory);
 		g_usleep(1000);
 	}
@@ -253,7 +253,7 @@ test_deleted_replaced_and_aborted_ones_linger(void **state)
 	assert_lingering(f, 3, 3 * PAGE);
 	assert_int_equal(used(f), 3 * PAGE);
 	munmap(data[1], PAGE);
-	for (unsigned i = 0; i < 1000 && kvc_l1_memory_lingering_files(f->memory) > 2; i++) {
+	for (unsigned i = 0; i < 20000 && kvc_l1_memory_lingering_files(f->memory) > 2; i++) {
 		kvc_l1_memory_sweep(f->memory);
 		g_usleep(1000);
 	}

@@ -118,7 +118,7 @@ test_stores_and_loads_are_in_the_dump(void **state)
 	put(f, 1, 100);
 	char *line = NULL;
 	wait_until((line = dump_of(f, 1, true)) != NULL);
-	assert_non_null(strstr(line, " dirty held by store to adapter 0 x1 0."));
+	assert_non_null(strstr(line, " dirty held by store to adapter 0 x1 "));
 	g_free(line);
 	assert_int_equal(kvc_storage_manager_drain(f->sm, 20 * KVC_SEC_NS), 0);
 	g_autoptr(KvcObjectKey) key = key_of(f, 1);
@@ -127,7 +127,7 @@ test_stores_and_loads_are_in_the_dump(void **state)
 	KvcPrefetchHandle *handle = kvc_storage_manager_submit_prefetch_task(f->sm, &params);
 	wait_until((line = dump_of(f, 1, true)) != NULL);
 	assert_non_null(strstr(line, "staging bytes=0 charged_bytes=4096 read_locks=0 temporary "
-				     "held by load 0 0."));
+				     "held by load 0 "));
 	g_free(line);
 	assert_int_equal(kvc_prefetch_handle_wait(handle, 20 * KVC_SEC_NS), 0);
 	assert_dump(f, 1,

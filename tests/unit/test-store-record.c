@@ -308,6 +308,12 @@ test_a_deletion_that_is_told_late_takes_no_newer_object(void **state)
 	assert_true(fake_has(b.env->fakes[0], key, data));
 	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 1);
 	assert_int_equal(env_counts(b.env).dirty_objects, 0);
+	/* Nor what L1 has no more. */
+	assert_int_equal(kvc_l1_manager_evict(b.env->context.l1, key), KVC_L1_SUCCESS);
+	kvc_store_controller_submit_delete(b.store, key, 1, b.last_delete_id);
+	drain(&b);
+	assert_true(fake_has(b.env->fakes[0], key, data));
+	assert_int_equal(env_tiers(b.env, key), 1);
 	bench_free(&b);
 }
 

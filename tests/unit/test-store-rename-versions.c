@@ -62,6 +62,38 @@ test_an_older_version_does_not_get_the_new_name(void **state)
 	two_free(&t);
 }
 
+/* Its older version was still to be deleted under the name that something else gets now. */
+static void
+test_what_is_renamed_over_an_older_version_stays(void **state)
+{
+	Two t = two_started(1);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	write_version(&t, t.old_key, 0);
+	write_version(&t, third, 0);
+	drain(&t.b);
+	fake->hold[FAKE_STORE] = true;
+	write_version(&t, t.old_key, 1);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	write_version(&t, t.old_key, 2);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(get(&t.b.env->slots[0].renames_pending) == 1);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(fake_has_version(fake, t.old_key, t.old_key, 1) &&
+		   fake_count_held(fake, FAKE_STORE) == 1);
+	rename_keys(&t.b, third, t.old_key);
+	wait_until(fake_count(fake, "rename", third) == 1);
+	wait_until(info_of(&t, t.old_key).tiers == (KVC_TIER_L1 | 1));
+	assert_int_equal(kvc_l1_manager_evict(t.b.env->context.l1, t.old_key), KVC_L1_SUCCESS);
+	fake_release(fake, FAKE_STORE);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.old_key, third, 0));
+	assert_int_equal(info_of(&t, t.old_key).tiers, 1);
+	assert_true(fake_has_version(fake, t.new_key, t.old_key, 2));
+	assert_int_equal(info_of(&t, t.new_key).tiers, KVC_TIER_L1 | 1);
+	two_free(&t);
+}
+
 /* The page was read before the rename, and is told after it. */
 static void
 test_a_listing_does_not_bring_the_old_name_back(void **state)
@@ -116,6 +148,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_a_deletion_begun_before_makes_no_older_version_known),
 		cmocka_unit_test(test_an_older_version_does_not_get_the_new_name),
+		cmocka_unit_test(test_what_is_renamed_over_an_older_version_stays),
 		cmocka_unit_test(test_a_listing_does_not_bring_the_old_name_back),
 		cmocka_unit_test(test_an_object_may_go_when_it_is_known_under_its_new_name),
 	};
