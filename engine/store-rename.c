@@ -16,9 +16,8 @@
  * The object is stored under NEW only where the rename did not bring it: where OLD was not, or had
  * other bytes. What a rename brought, or found, under NEW that is not the object and will not be
  * overwritten is deleted. An adapter that cannot rename stores NEW, and then OLD is deleted; a
- * store of a newer OLD, or a rename onto it, does that as well. So does an adapter that has an
- *older version of OLD only: no name gets bytes that were never written under it, whenever we are
- *killed.
+ * store of a newer OLD, or a rename onto it, does that as well. The same goes for an adapter that
+ * has an older version of OLD only: whenever we are killed, no name has bytes that it never had.
  *
  * OLD is hidden until all this ended, and NEW on the adapters that rename (key-index.h). Nothing of
  * it is remembered across a crash: OLD is there again where the rename had not been done, unless
