@@ -524,6 +524,8 @@ end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_del
 	KvcStoreTarget *t = &r->targets[adapter];
 	uint32_t bit = 1u << adapter;
 	r->delete_busy &= ~bit;
+	if (r->after)
+		kvc_store_rename_kick(c, r->after);
 	note_delete_error(c, r, adapter, is_deleted ? 0 : error);
 	if (!is_deleted && error < 0 && !(c->active & bit)) {
 		r->delete_todo |= bit;

@@ -451,9 +451,10 @@ kvc_store_rename_overwritten(KvcStoreController *c, const KvcStoreRecord *r, siz
 	uint32_t bit = 1u << adapter;
 	for (; r && r->after; r = previous(r)) {
 		KvcStoreRename *m = r->after;
-		if (r != m->from || !(m->deferred & bit))
+		if (r != m->from || !((m->deferred | (m->todo & m->by_store)) & bit))
 			continue;
 		m->deferred &= ~bit;
+		m->todo &= ~bit;
 		end_on_adapter(c, m, adapter, KVC_RENAME_ABSENT);
 		kvc_store_rename_kick(c, m);
 	}
@@ -558,6 +559,8 @@ advance(KvcStoreController *c, KvcStoreRename *m)
 	drop_if_over(c, &m->to_before);
 	uint32_t begin = m->todo & ~active(m->from_before, m->todo);
 	begin &= ~active(m->to_before, begin);
+	/* What is being stored over OLD ends first: it overwrites, or OLD is deleted then. */
+	begin &= ~((m->from->busy | m->from->delete_busy) & m->by_store);
 	for (; begin; begin &= begin - 1)
 		begin_on_adapter(c, m, (size_t)__builtin_ctz(begin));
 	bool has_before = m->from_before || m->to_before;

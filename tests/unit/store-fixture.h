@@ -91,7 +91,7 @@ drain(Bench *b)
 static inline void
 delete_key(Bench *b, KvcObjectKey *key, uint32_t adapters)
 {
-	uint64_t id = ++b->last_delete_id;
+	uint64_t id = __atomic_add_fetch(&b->last_delete_id, 1, __ATOMIC_RELAXED);
 	kvc_key_index_hide(b->env->context.index, key, adapters, id);
 	kvc_l1_manager_delete(b->env->context.l1, key, true);
 	kvc_store_controller_submit_delete(b->store, key, adapters, id);
