@@ -77,8 +77,7 @@ kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapte
 	 * is deleted may be in a page that the listing has read before that.
 	 */
 	const KvcAdapterSlot *slot = &c->context->adapters[adapter];
-	bool is_gone = slot->adapter->ops->delete_keys != NULL &&
-		       !__atomic_load_n(&slot->is_listing, __ATOMIC_ACQUIRE);
+	bool is_gone = slot->adapter->ops->delete_keys != NULL && !kvc_store_is_listing(c, adapter);
 	/* What the adapter hid of a plain key it renames: this is about what was before that. */
 	bool is_renamed =
 		r->before && r->key->space != KVC_SPACE_CHUNK && slot->adapter->ops->rename_key;

@@ -252,6 +252,13 @@ kvc_store_ops(const KvcStoreController *c, size_t adapter)
 	return c->context->adapters[adapter].adapter->ops;
 }
 
+/* Is the adapter still being listed: may what it had a moment ago be told yet? */
+static inline bool
+kvc_store_is_listing(const KvcStoreController *c, size_t adapter)
+{
+	return __atomic_load_n(&c->context->adapters[adapter].is_listing, __ATOMIC_ACQUIRE);
+}
+
 /* store-record.c */
 /* The record that takes what is new for KEY, made when there is none; to be advanced. */
 KvcStoreRecord *kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key);

@@ -238,8 +238,8 @@ kvc_store_rename_kick(KvcStoreController *c, KvcStoreRename *m)
 static void
 end_new(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd end)
 {
-	bool is_listing = __atomic_load_n(&c->context->adapters[a].is_listing, __ATOMIC_ACQUIRE);
-	if (!kvc_key_index_end_rename_to(c->context->index, m->new_key, 1u << a, end, is_listing))
+	if (!kvc_key_index_end_rename_to(c->context->index, m->new_key, 1u << a, end,
+					 kvc_store_is_listing(c, a)))
 		return;
 	kvc_stats_add(c->context->stats, renames_lost, 1);
 	if (!kvc_store_may_log(c))
@@ -259,8 +259,8 @@ end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd 
 		__atomic_fetch_sub(&c->context->adapters[a].renames_failing, 1, __ATOMIC_RELAXED);
 	t->is_delete_failing = false;
 	t->delete_tries = 0;
-	bool is_listing = __atomic_load_n(&c->context->adapters[a].is_listing, __ATOMIC_ACQUIRE);
-	kvc_key_index_end_rename_from(c->context->index, m->old_key, bit, is_listing);
+	kvc_key_index_end_rename_from(c->context->index, m->old_key, bit,
+				      kvc_store_is_listing(c, a));
 	if (c->active & bit)
 		kvc_store_logged_confirm_rename(c, m, a);
 	if (!(m->by_store & bit))

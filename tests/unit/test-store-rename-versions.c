@@ -32,6 +32,23 @@ test_a_deletion_begun_before_makes_no_older_version_known(void **state)
 	two_free(&t);
 }
 
+/* OLD is renamed while version 1 of it is being stored and 2 waits: 1 is stored, 2 is held as NEW.
+ */
+static void
+rename_behind_an_older_version(Two *t)
+{
+	FakeAdapter *fake = t->b.env->fakes[0];
+	fake->hold[FAKE_STORE] = true;
+	write_version(t, t->old_key, 1);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	write_version(t, t->old_key, 2);
+	rename_keys(&t->b, t->old_key, t->new_key);
+	wait_until(get(&t->b.env->slots[0].renames_pending) == 1);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(fake_has_version(fake, t->old_key, t->old_key, 1) &&
+		   fake_count_held(fake, FAKE_STORE) == 1);
+}
+
 /* A crash before the last store leaves each name with bytes that were written for it. */
 static void
 test_an_older_version_does_not_get_the_new_name(void **state)
@@ -41,15 +58,7 @@ test_an_older_version_does_not_get_the_new_name(void **state)
 	write_version(&t, t.old_key, 0);
 	write_version(&t, t.new_key, 0);
 	drain(&t.b);
-	fake->hold[FAKE_STORE] = true;
-	write_version(&t, t.old_key, 1);
-	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
-	write_version(&t, t.old_key, 2);
-	rename_keys(&t.b, t.old_key, t.new_key);
-	wait_until(get(&t.b.env->slots[0].renames_pending) == 1);
-	fake_release_nth(fake, FAKE_STORE, 0);
-	wait_until(fake_has_version(fake, t.old_key, t.old_key, 1) &&
-		   fake_count_held(fake, FAKE_STORE) == 1);
+	rename_behind_an_older_version(&t);
 	assert_true(fake_has_version(fake, t.new_key, t.new_key, 0));
 	fake_release(fake, FAKE_STORE);
 	drain(&t.b);
@@ -72,15 +81,7 @@ test_what_is_renamed_over_an_older_version_stays(void **state)
 	write_version(&t, t.old_key, 0);
 	write_version(&t, third, 0);
 	drain(&t.b);
-	fake->hold[FAKE_STORE] = true;
-	write_version(&t, t.old_key, 1);
-	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
-	write_version(&t, t.old_key, 2);
-	rename_keys(&t.b, t.old_key, t.new_key);
-	wait_until(get(&t.b.env->slots[0].renames_pending) == 1);
-	fake_release_nth(fake, FAKE_STORE, 0);
-	wait_until(fake_has_version(fake, t.old_key, t.old_key, 1) &&
-		   fake_count_held(fake, FAKE_STORE) == 1);
+	rename_behind_an_older_version(&t);
 	rename_keys(&t.b, third, t.old_key);
 	wait_until(fake_count(fake, "rename", third) == 1);
 	wait_until(info_of(&t, t.old_key).tiers == (KVC_TIER_L1 | 1));
