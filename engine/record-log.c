@@ -7,6 +7,9 @@
  * Positions say what is where. While the log works, all up to WRITTEN is in the file and the rest
  * is in the buffer. A failure drops the buffer: then what lies behind KEPT is not in the file and
  * will not be, until a new file, which has the state of the moment, succeeds.
+ *
+ * One thread writes, a second one syncs: a disk that takes its time over a sync does not keep what
+ * is appended meanwhile out of the file, where a SIGKILL cannot take it away.
  */
 
 #include "kvcache/record-log.h"
@@ -16,6 +19,7 @@
 #include "kvcache/options.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -23,7 +27,7 @@
 
 #define SYNC_NS KVC_SEC_NS
 #define RETRY_NS KVC_SEC_NS
-#define SETTLE_NS (20 * KVC_MSEC_NS)
+#define SETTLE_NS KVC_SEC_NS
 /* A file with fewer records is not worth a compaction. */
 #define COMPACT_MIN_RECORDS 4096
 
@@ -38,37 +42,44 @@ struct KvcRecordLog {
 	/* Immutable after open. */
 	KvcRecordLogConfig config;
 	char *path;
-	pthread_t thread;
+	pthread_t writer, syncer;
 	bool is_open; /* failures are not errors of the open any more */
 	bool is_running;
 
 	KvcMutex lock;
-	pthread_cond_t wake, moved; /* for the thread; WRITTEN moved or the log failed */
+	pthread_cond_t wake, sync_wake; /* for the writer, for the syncer */
+	pthread_cond_t moved;		/* WRITTEN moved or the log failed */
 	/* Protected by lock. */
 	GString *buffer; /* lines that are not written */
 	uint64_t appended, written, synced, kept;
-	uint64_t stalled; /* what was written when a wait was in vain; UINT64_MAX: never */
+	uint64_t sync_wanted; /* at once up to here */
+	int64_t sync_due_ns;  /* what is written is synced by then; 0: all of it is */
+	unsigned n_files;     /* how often a new file succeeded */
+	uint64_t stalled;     /* what was written when a wait was in vain; UINT64_MAX: never */
 	Waiter *waiters;
-	int error; /* 0, or the -errno for which it is failing */
+	int error;	 /* 0, or the -errno for which it is failing */
+	int sync_error;	 /* 0, or the -errno of a sync that the writer does not know of */
+	bool has_synced; /* and the writer has not told it */
 	bool is_rewriting;
-	bool wants_sync, is_stopping;
+	bool is_stopping, is_written_out; /* the writer is to end; it has ended */
+	int fd;				  /* changed by the writer only; -1: there is no file */
 
-	/* Owned by the thread. */
-	int fd; /* -1: there is no file */
+	/* Owned by the writer. */
 	off_t file_bytes;
 	size_t n_records;
-	int64_t due_ns; /* the next sync or try; 0: none */
+	int64_t retry_ns; /* when a failing log is tried again; 0: it works */
 
 	/* Atomic. */
 	uint64_t errors, corrupt;
 };
 
-/* What the thread is about to do. */
+/* What the writer is about to do. */
 typedef struct Work {
 	GString *text; /* owned */
 	uint64_t position;
 	size_t n_live;
-	bool sync, rewrite, is_last;
+	int sync_error;
+	bool report, rewrite, is_last;
 } Work;
 
 /* ---- Failing ------------------------------------------------------------------------------- */
@@ -132,13 +143,14 @@ fail(KvcRecordLog *log, int error, uint64_t kept)
 	bool is_news = log->is_open && log->error != error;
 	log->kept = log->error == 0 ? kept : MAX(log->kept, kept);
 	log->error = error;
+	log->sync_error = 0;
 	log->is_rewriting = false;
 	g_string_truncate(log->buffer, 0);
 	kvc_mutex_unlock(&log->lock);
 	if (is_news)
 		g_warning("%s cannot be written: %s; it is tried again", log->path,
 			  g_strerror(-error));
-	log->due_ns = kvc_now_ns() + RETRY_NS;
+	log->retry_ns = kvc_now_ns() + RETRY_NS;
 	report(log);
 }
 
@@ -172,14 +184,27 @@ succeed(KvcRecordLog *log, uint64_t position)
 {
 	kvc_mutex_lock(&log->lock);
 	bool was_failing = log->error != 0;
-	log->error = 0;
+	log->error = log->sync_error = 0;
+	log->n_files++;
+	log->sync_due_ns = 0;
 	log->is_rewriting = false;
 	log->written = log->synced = position;
 	kvc_mutex_unlock(&log->lock);
 	if (was_failing)
 		g_message("%s can be written again", log->path);
-	log->due_ns = 0;
+	log->retry_ns = 0;
 	report(log);
+}
+
+static void
+set_file(KvcRecordLog *log, int fd)
+{
+	kvc_mutex_lock(&log->lock);
+	int old = log->fd;
+	log->fd = fd;
+	kvc_mutex_unlock(&log->lock);
+	if (old >= 0)
+		close(old);
 }
 
 static void
@@ -192,15 +217,12 @@ rewrite(KvcRecordLog *log)
 	int fd = kvc_record_file_replace(log->path, text, &is_renamed);
 	/* The old file has what was written to it until then. */
 	uint64_t kept = is_renamed ? position : log->written;
-	if (log->fd >= 0 && (fd >= 0 || is_renamed)) {
-		close(log->fd);
-		log->fd = -1;
-	}
+	if (fd >= 0 || is_renamed)
+		set_file(log, MAX(fd, -1));
 	if (fd < 0) {
 		fail(log, fd, kept);
 		return;
 	}
-	log->fd = fd;
 	log->file_bytes = (off_t)text->len;
 	succeed(log, position);
 }
@@ -221,41 +243,21 @@ write_out(KvcRecordLog *log, const Work *work)
 	kvc_mutex_lock(&log->lock);
 	log->n_records += work->position - log->written;
 	log->written = work->position;
+	if (log->sync_due_ns == 0)
+		log->sync_due_ns = kvc_now_ns() + SYNC_NS;
+	pthread_cond_signal(&log->sync_wake);
 	pthread_cond_broadcast(&log->moved);
 	kvc_mutex_unlock(&log->lock);
-	if (log->due_ns == 0)
-		log->due_ns = kvc_now_ns() + SYNC_NS;
 }
 
-static void
-sync_file(KvcRecordLog *log)
-{
-	log->due_ns = 0;
-	if (fdatasync(log->fd) != 0) {
-		fail(log, -errno, log->written);
-		return;
-	}
-	kvc_mutex_lock(&log->lock);
-	log->synced = log->written;
-	kvc_mutex_unlock(&log->lock);
-	report(log);
-}
-
-/* ---- The thread ---------------------------------------------------------------------------- */
-
-static bool
-is_due(const KvcRecordLog *log)
-{
-	return log->due_ns && kvc_now_ns() >= log->due_ns;
-}
+/* ---- The writer ---------------------------------------------------------------------------- */
 
 static bool
 has_work_locked(const KvcRecordLog *log)
 {
-	if (log->is_stopping || is_due(log))
+	if (log->is_stopping || log->sync_error || log->has_synced)
 		return true;
-	return log->error == 0 &&
-	       (log->buffer->len > 0 || (log->wants_sync && log->synced < log->written));
+	return log->error == 0 ? log->buffer->len > 0 : kvc_now_ns() >= log->retry_ns;
 }
 
 static Work
@@ -263,17 +265,18 @@ take_work(KvcRecordLog *log)
 {
 	kvc_mutex_lock(&log->lock);
 	while (!has_work_locked(log))
-		kvc_cond_wait_until(&log->wake, &log->lock, log->due_ns);
+		kvc_cond_wait_until(&log->wake, &log->lock, log->retry_ns);
 	Work work = {
 		.text = log->buffer,
 		.position = log->appended,
 		.n_live = log->config.count_live(log->config.user),
-		.sync = log->wants_sync || log->is_stopping || is_due(log),
+		.sync_error = log->sync_error,
+		.report = log->has_synced,
 		.rewrite = log->error != 0,
 		.is_last = log->is_stopping,
 	};
 	log->buffer = g_string_new(NULL);
-	log->wants_sync = false;
+	log->has_synced = false;
 	kvc_mutex_unlock(&log->lock);
 	return work;
 }
@@ -282,33 +285,97 @@ static void
 do_work(KvcRecordLog *log, const Work *work)
 {
 	size_t n = log->n_records;
-	if (work->rewrite || (n > COMPACT_MIN_RECORDS && work->n_live < n / 2)) {
+	if (work->rewrite || (n > COMPACT_MIN_RECORDS && work->n_live < n / 2))
 		rewrite(log);
-		return;
-	}
-	if (work->text->len > 0)
+	else if (work->sync_error)
+		fail(log, work->sync_error, log->written);
+	else if (work->text->len > 0)
 		write_out(log, work);
-	if (work->sync && log->error == 0 && log->synced < log->written)
-		sync_file(log);
+	if (work->report)
+		report(log);
 }
 
-static void *
-log_thread(void *data)
+/* A limit on the size of files is an error as any other. */
+static void
+begin_thread(const char *name)
 {
-	KvcRecordLog *log = data;
-	bool is_last = false;
 	sigset_t set;
-	/* A limit on the size of files is an error as any other. */
 	sigemptyset(&set);
 	sigaddset(&set, SIGXFSZ);
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
-	pthread_setname_np(pthread_self(), log->config.thread_name);
+	pthread_setname_np(pthread_self(), name);
+}
+
+static void *
+writer_thread(void *data)
+{
+	KvcRecordLog *log = data;
+	bool is_last = false;
+	begin_thread(log->config.thread_name);
 	while (!is_last) {
 		Work work = take_work(log);
 		is_last = work.is_last;
 		do_work(log, &work);
 		g_string_free(work.text, TRUE);
 	}
+	return NULL;
+}
+
+/* ---- The syncer ---------------------------------------------------------------------------- */
+
+static bool
+is_sync_due_locked(const KvcRecordLog *log)
+{
+	if (log->error || log->sync_error || log->synced >= log->written)
+		return false;
+	return log->is_stopping || log->sync_wanted > log->synced ||
+	       kvc_now_ns() >= log->sync_due_ns;
+}
+
+/* The writer may put another file in its place meanwhile, which has all that this one had. */
+static void
+sync_file_locked(KvcRecordLog *log)
+{
+	uint64_t position = log->written;
+	unsigned n_files = log->n_files;
+	int fd = fcntl(log->fd, F_DUPFD_CLOEXEC, 0);
+	int error = fd < 0 ? -errno : 0;
+	log->sync_due_ns = 0;
+	kvc_mutex_unlock(&log->lock);
+	if (fd >= 0 && fdatasync(fd) != 0)
+		error = -errno;
+	if (fd >= 0)
+		close(fd);
+	kvc_mutex_lock(&log->lock);
+	if (error == 0)
+		log->synced = MAX(log->synced, position);
+	else if (n_files == log->n_files)
+		log->sync_error = error;
+	log->has_synced = true;
+	pthread_cond_signal(&log->wake);
+}
+
+static int64_t
+sync_deadline_locked(const KvcRecordLog *log)
+{
+	return log->error || log->sync_error ? 0 : log->sync_due_ns;
+}
+
+static void *
+syncer_thread(void *data)
+{
+	KvcRecordLog *log = data;
+	begin_thread("kvc-logsync");
+	kvc_mutex_lock(&log->lock);
+	for (;;) {
+		if (is_sync_due_locked(log))
+			sync_file_locked(log);
+		else if (log->is_written_out)
+			break;
+		else
+			kvc_cond_wait_until(&log->sync_wake, &log->lock, sync_deadline_locked(log));
+	}
+	kvc_mutex_unlock(&log->lock);
 	return NULL;
 }
 
@@ -355,6 +422,7 @@ kvc_record_log_open(const KvcRecordLogConfig *config, GError **error)
 	log->buffer = g_string_new(NULL);
 	kvc_mutex_init(&log->lock, KVC_LOCK_LEAF);
 	kvc_cond_init(&log->wake);
+	kvc_cond_init(&log->sync_wake);
 	kvc_cond_init(&log->moved);
 	if (!load(log, error)) {
 		kvc_record_log_free(log);
@@ -368,8 +436,26 @@ kvc_record_log_open(const KvcRecordLogConfig *config, GError **error)
 void
 kvc_record_log_start(KvcRecordLog *log)
 {
-	log->is_running = pthread_create(&log->thread, NULL, log_thread, log) == 0;
+	log->is_running = pthread_create(&log->writer, NULL, writer_thread, log) == 0 &&
+			  pthread_create(&log->syncer, NULL, syncer_thread, log) == 0;
 	g_assert(log->is_running);
+}
+
+/* First the one that writes what is left, then the one that syncs it. */
+static void
+end_threads(KvcRecordLog *log)
+{
+	kvc_mutex_lock(&log->lock);
+	log->is_stopping = true;
+	pthread_cond_signal(&log->wake);
+	kvc_mutex_unlock(&log->lock);
+	pthread_join(log->writer, NULL);
+	kvc_mutex_lock(&log->lock);
+	log->is_written_out = true;
+	pthread_cond_signal(&log->sync_wake);
+	kvc_mutex_unlock(&log->lock);
+	pthread_join(log->syncer, NULL);
+	report(log);
 }
 
 void
@@ -377,17 +463,14 @@ kvc_record_log_free(KvcRecordLog *log)
 {
 	if (!log)
 		return;
-	kvc_mutex_lock(&log->lock);
-	log->is_stopping = true;
-	pthread_cond_signal(&log->wake);
-	kvc_mutex_unlock(&log->lock);
 	if (log->is_running)
-		pthread_join(log->thread, NULL);
+		end_threads(log);
 	answer(g_steal_pointer(&log->waiters), -ESHUTDOWN);
 	if (log->fd >= 0)
 		close(log->fd);
 	g_string_free(log->buffer, TRUE);
 	pthread_cond_destroy(&log->wake);
+	pthread_cond_destroy(&log->sync_wake);
 	pthread_cond_destroy(&log->moved);
 	kvc_mutex_deinit(&log->lock);
 	g_free(log->path);
@@ -439,14 +522,18 @@ kvc_record_log_settle(KvcRecordLog *log)
 	kvc_mutex_unlock(&log->lock);
 }
 
+static void
+want_sync_locked(KvcRecordLog *log)
+{
+	log->sync_wanted = log->appended;
+	pthread_cond_signal(&log->sync_wake);
+}
+
 void
 kvc_record_log_request_sync(KvcRecordLog *log)
 {
 	kvc_mutex_lock(&log->lock);
-	if (log->synced < log->appended) {
-		log->wants_sync = true;
-		pthread_cond_signal(&log->wake);
-	}
+	want_sync_locked(log);
 	kvc_mutex_unlock(&log->lock);
 }
 
@@ -460,8 +547,7 @@ kvc_record_log_sync(KvcRecordLog *log, void (*done)(void *user, int error), void
 		Waiter *w = g_new(Waiter, 1);
 		*w = (Waiter){log->waiters, log->appended, done, user};
 		log->waiters = w;
-		log->wants_sync = true;
-		pthread_cond_signal(&log->wake);
+		want_sync_locked(log);
 	}
 	kvc_mutex_unlock(&log->lock);
 	if (is_known)

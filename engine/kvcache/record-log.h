@@ -6,8 +6,9 @@
  * A small file of records that outlives the process: one line of text each, with a CRC32C. Records
  * are only ever appended; when most of the file is of no use any more, what is live is written to a
  * new file that takes its place. The user has the state in memory, as tables that are protected by
- * the log's lock, and appends what changes them; the log has one thread that does all I/O, without
- * the lock: it writes at once, and syncs once a second or when asked to.
+ * the log's lock, and appends what changes them; the log does all I/O without the lock, in threads
+ * of its own: the writer writes at once and calls the callbacks, the syncer syncs once a second or
+ * when asked to.
  *
  * A position is the number of records appended before and including one. It is "written" when
  * write(2) has returned (safe from a SIGKILL), "synced" when fdatasync(2) has (safe from a loss of
@@ -39,10 +40,10 @@ typedef struct KvcRecordLogConfig {
 	size_t (*count_live)(void *user);
 	/* Required, with the lock held. The state as an array of items (transfer full). */
 	GPtrArray *(*snapshot)(void *user);
-	/* Required, without locks, in the log's thread. Appends the record of ITEM to TEXT. */
+	/* Required, without locks, in the writer. Appends the record of ITEM to TEXT. */
 	void (*format_item)(void *user, const void *item, GString *text);
 	/*
-	 * Optional, without locks, in the log's thread: all up to SYNCED is synced. ERROR: 0, or
+	 * Optional, without locks, in the writer (or in kvc_record_log_free()): all up to SYNCED is synced. ERROR: 0, or
 	 * -errno while the log is failing, once for each try. Must not block.
 	 */
 	void (*progress)(void *user, uint64_t synced, int error);
@@ -57,9 +58,9 @@ typedef struct KvcRecordLogConfig {
  * failing then. Nothing is called before kvc_record_log_start(). Blocks.
  */
 KvcRecordLog *kvc_record_log_open(const KvcRecordLogConfig *config, GError **error);
-/* Starts the thread. */
+/* Starts the threads. */
 void kvc_record_log_start(KvcRecordLog *log);
-/* Writes and syncs what is left, ends the thread. Blocks. NULL is allowed. */
+/* Writes and syncs what is left, ends the threads. Blocks. NULL is allowed. */
 void kvc_record_log_free(KvcRecordLog *log);
 
 /* The lock of the user's tables: for work in memory only. Innermost: no other is taken under it. */
@@ -71,15 +72,16 @@ uint64_t kvc_record_log_append(KvcRecordLog *log, const char *record);
 bool kvc_record_log_is_kept(KvcRecordLog *log, uint64_t position);
 
 /*
- * Without locks. Waits until all that was appended before is written, but never for a disk: at most
- * 20 ms, and not at all while the log is failing or the last wait was in vain.
+ * Without locks. Waits until all that was appended before is written. A disk that hangs is not
+ * waited for: at most a second, and not at all while the log is failing or the last wait was in
+ * vain.
  */
 void kvc_record_log_settle(KvcRecordLog *log);
 /* Syncs now rather than within a second. Never blocks; any thread. */
 void kvc_record_log_request_sync(KvcRecordLog *log);
 /*
  * Calls DONE(user, 0) once all that was appended before is synced, DONE(user, -errno) when that
- * failed. Possibly before this returns, else in the log's thread. DONE must not block.
+ * failed. Possibly before this returns, else in the writer. DONE must not block.
  */
 void kvc_record_log_sync(KvcRecordLog *log, void (*done)(void *user, int error), void *user);
 
