@@ -4,7 +4,7 @@
 
 /*
  * The deletions that an adapter has not confirmed, kept in a file, so that they are done even if
- * the engine is killed (design.md 4, "unlink"). Every function but open may be called with LOG
+ * the engine is killed. Every function but open may be called with LOG
  * NULL: then nothing is kept. Any thread, unless said otherwise.
  */
 

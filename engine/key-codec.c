@@ -12,7 +12,7 @@
  * (a group of 8 digits without a salt, a model that the substitution of '/' does not bring back)
  * are refused by the formatter, so that no name ever means two keys.
  *
- * Paths of the mount (design.md 3), and of what is stored under the same names. The model is cut at
+ * Paths of the mount, and of what is stored under the same names. The model is cut at
  * its '/' into components; what a path cannot carry is written %XX:
  *
  *	'%'					everywhere

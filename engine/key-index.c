@@ -52,9 +52,10 @@ typedef struct Hidden {
 	uint64_t delete_id; /* of its newest deletion, 0: none */
 } Hidden;
 
-/* Renames that an adapter has not confirmed, of one key from or to another. */
+/* How many renames of one key an adapter has not confirmed. */
+typedef enum { MOVE_FROM, MOVE_TO } Move;
 typedef struct Moves {
-	uint32_t counts[KVC_MAX_ADAPTERS];
+	uint32_t counts[2][KVC_MAX_ADAPTERS];
 } Moves;
 
 typedef struct Shard {
@@ -180,7 +181,8 @@ is_moving_locked(Shard *shard, const KvcObjectKey *key, uint32_t tier)
 	if (!shard->moves || tier == KVC_TIER_L1)
 		return false;
 	const Moves *moves = g_hash_table_lookup(shard->moves, key);
-	return moves && moves->counts[__builtin_ctz(tier)] > 0;
+	unsigned a = (unsigned)__builtin_ctz(tier);
+	return moves && (moves->counts[MOVE_FROM][a] > 0 || moves->counts[MOVE_TO][a] > 0);
 }
 
 static bool
@@ -628,7 +630,7 @@ kvc_key_index_note_outdated(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier
 /* ---- Renaming ------------------------------------------------------------------------------ */
 
 static void
-begin_moves_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters)
+begin_moves_locked(Shard *shard, KvcObjectKey *key, Move move, uint32_t adapters)
 {
 	if (!adapters)
 		return;
@@ -641,16 +643,16 @@ begin_moves_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters)
 		g_hash_table_insert(shard->moves, kvc_object_key_ref(key), moves);
 	}
 	for (uint32_t bits = adapters; bits; bits &= bits - 1)
-		moves->counts[__builtin_ctz(bits)]++;
+		moves->counts[move][__builtin_ctz(bits)]++;
 }
 
-/* True: no other rename of KEY is pending on ADAPTER. */
+/* True: no other such rename of KEY is pending on ADAPTER. */
 static bool
-end_move_locked(Shard *shard, KvcObjectKey *key, uint32_t adapter)
+end_move_locked(Shard *shard, KvcObjectKey *key, Move move, uint32_t adapter)
 {
 	static const Moves none;
 	Moves *moves = g_hash_table_lookup(shard->moves, key);
-	bool is_last = --moves->counts[__builtin_ctz(adapter)] == 0;
+	bool is_last = --moves->counts[move][__builtin_ctz(adapter)] == 0;
 	if (memcmp(moves, &none, sizeof(none)) == 0)
 		g_hash_table_remove(shard->moves, key);
 	return is_last;
@@ -731,8 +733,8 @@ kvc_key_index_rename(KvcKeyIndex *index,
 	kvc_mutex_lock_both(&old_order->lock, &new_order->lock);
 	kvc_mutex_lock_both(&from->lock, &to->lock);
 	bool is_first = rekey_locked(index, old_key, new_key, is_resident, movable, new_order);
-	begin_moves_locked(from, old_key, adapters);
-	begin_moves_locked(to, new_key, movable);
+	begin_moves_locked(from, old_key, MOVE_FROM, adapters);
+	begin_moves_locked(to, new_key, MOVE_TO, movable);
 	kvc_mutex_unlock_both(&from->lock, &to->lock);
 	kvc_mutex_unlock_both(&old_order->lock, &new_order->lock);
 	if (index->key_lost)
@@ -741,7 +743,7 @@ kvc_key_index_rename(KvcKeyIndex *index,
 		index->scope_known(index->user, new_key->scope);
 }
 
-/* The last rename of KEY ended on ADAPTER so. True: no tier has it any more. */
+/* The last rename to KEY ended on ADAPTER so. True: no tier has it any more. */
 static bool
 end_new_locked(Shard *shard, KvcObjectKey *key, uint32_t adapter, KvcRenameEnd end, bool is_listing)
 {
@@ -758,7 +760,7 @@ end_new_locked(Shard *shard, KvcObjectKey *key, uint32_t adapter, KvcRenameEnd e
 	} else if ((entry || is_listing) && key->space != KVC_SPACE_CHUNK) {
 		hide_locked(shard, key, adapter, 0);
 	}
-	return entry && !is_known(entry);
+	return had && !is_known(entry);
 }
 
 void
@@ -769,7 +771,7 @@ kvc_key_index_end_rename_from(KvcKeyIndex *index,
 {
 	Shard *shard = shard_of(index, old_key);
 	kvc_mutex_lock(&shard->lock);
-	end_move_locked(shard, old_key, adapter);
+	end_move_locked(shard, old_key, MOVE_FROM, adapter);
 	if (is_listing)
 		hide_locked(shard, old_key, adapter, 0);
 	kvc_mutex_unlock(&shard->lock);
@@ -784,7 +786,7 @@ kvc_key_index_end_rename_to(KvcKeyIndex *index,
 {
 	Shard *shard = shard_of(index, new_key);
 	kvc_mutex_lock(&shard->lock);
-	bool is_lost = end_move_locked(shard, new_key, adapter) &&
+	bool is_lost = end_move_locked(shard, new_key, MOVE_TO, adapter) &&
 		       end_new_locked(shard, new_key, adapter, end, is_listing);
 	kvc_mutex_unlock(&shard->lock);
 	if (is_lost)

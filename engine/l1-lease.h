@@ -3,8 +3,8 @@
 #define ENGINE_L1_LEASE_H
 
 /*
- * Who else has a file open or mapped, asked of the kernel by means of leases (facts/fuse.md 1.13).
- * For files that their asker owns. Neither blocks; any thread.
+ * Who else has a file open or mapped, asked of the kernel by means of leases (fcntl(2),
+ * F_SETLEASE). For files that their asker owns. Neither blocks; any thread.
  */
 
 /*

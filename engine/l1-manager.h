@@ -10,7 +10,7 @@
  *
  * A staging object is in no table: nobody but its owner can reach it, so two writers of one key
  * never share a buffer and an unfinished object is never readable. Read locks and "dirty" are
- * explicit counts on the object; time never changes them (design.md 5, difference 3). A detached
+ * explicit counts on the object; time never changes them. A detached
  * object lives until its last reader gave it back, and its memory until no client maps it.
  */
 
@@ -20,7 +20,7 @@
 #include "kvcache/policy.h"
 #include "kvcache/storage-manager.h"
 
-/* The error codes of the specification (facts/lmcache.md 2.1). */
+/* The error codes of the specification; they are LMCache's L1Error. */
 typedef enum {
 	KVC_L1_SUCCESS = 0,
 	KVC_L1_KEY_NOT_EXIST,

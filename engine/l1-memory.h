@@ -4,7 +4,7 @@
 
 /*
  * L1 memory: a private tmpfs in no name space (memfd where that is refused), one unlinked file an
- * object, and the budget that says how many bytes and files there may be (design.md 2). Any thread.
+ * object, and the budget that says how many bytes and files there may be. Any thread.
  */
 
 #include <glib.h>

@@ -4,7 +4,7 @@
 
 /*
  * Loads from L2 into L1: one thread in poll() on eventfds only. The requests' state machine and
- * lock tables are those of the specification, with design.md 5's differences 1 to 6, 10 and 11. The
+ * lock tables are those of the specification, but for what test-differences.c names. The
  * public half of the interface (kvc_prefetch_handle_*) is declared in kvcache/storage-manager.h and
  * implemented here.
  */

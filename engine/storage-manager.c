@@ -505,6 +505,7 @@ kvc_storage_manager_await_rename(KvcStorageManager *sm,
 void
 kvc_storage_manager_settle_deletions(KvcStorageManager *sm)
 {
+	kvc_store_controller_settle(sm->store);
 	kvc_deletion_log_settle(sm->context.deletions);
 }
 

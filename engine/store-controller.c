@@ -16,6 +16,8 @@
 
 /* How often a stop that waits for an adapter says so. */
 #define STOP_REPORT_NS (10 * KVC_SEC_NS)
+/* The thread blocks on nothing. */
+#define SETTLE_NS KVC_SEC_NS
 
 bool
 kvc_store_controller_post(KvcStoreController *c, KvcStoreMessage *message)
@@ -26,6 +28,7 @@ kvc_store_controller_post(KvcStoreController *c, KvcStoreMessage *message)
 	if (is_open) {
 		message->link.data = message;
 		g_queue_push_tail_link(&c->messages, &message->link);
+		c->n_posted++;
 		c->is_idle = false;
 	}
 	kvc_mutex_unlock(&c->lock);
@@ -82,8 +85,11 @@ on_renamed(KvcL1ManagerListener *l,
 	message->object = object && object->is_dirty ? kvc_l1_object_ref(object) : NULL;
 	message->adapters = kvc_controller_context_active(c->context);
 	message->renamers = kvc_controller_context_renamers(c->context);
-	if (!kvc_store_controller_post(c, message))
+	__atomic_fetch_add(&c->n_renames, 1, __ATOMIC_RELAXED);
+	if (!kvc_store_controller_post(c, message)) {
+		__atomic_fetch_sub(&c->n_renames, 1, __ATOMIC_RELAXED);
 		message_free(message);
+	}
 }
 
 void
@@ -188,6 +194,21 @@ kvc_store_controller_drain(KvcStoreController *c, int64_t timeout_ns)
 	return is_idle ? 0 : -ETIMEDOUT;
 }
 
+void
+kvc_store_controller_settle(KvcStoreController *c)
+{
+	int64_t deadline = kvc_now_ns() + SETTLE_NS;
+	int rc = 0;
+	/* Without a rename all of a deletion is in the log since it was submitted. */
+	if (__atomic_load_n(&c->n_renames, __ATOMIC_RELAXED) == 0)
+		return;
+	kvc_mutex_lock(&c->lock);
+	uint64_t posted = c->n_posted;
+	while (c->n_handled < posted && !c->is_stopping && rc == 0)
+		rc = kvc_cond_wait_until(&c->handled, &c->lock, deadline);
+	kvc_mutex_unlock(&c->lock);
+}
+
 /* ---- The thread ---------------------------------------------------------------------------- */
 
 static void
@@ -235,6 +256,7 @@ take_messages(KvcStoreController *c)
 	kvc_mutex_lock(&c->lock);
 	GQueue messages = c->messages;
 	g_queue_init(&c->messages);
+	c->n_taken = c->n_posted;
 	c->is_halting = c->is_stopping;
 	c->wanted_now = c->wanted;
 	/* With them: a deletion that was submitted before is told before a store begins. */
@@ -272,6 +294,8 @@ tell_idle(KvcStoreController *c)
 					    (c->n_drains > 0 && kvc_store_logged_may_leave_all(c)));
 	if (c->is_idle)
 		pthread_cond_broadcast(&c->idle);
+	c->n_handled = c->n_taken;
+	pthread_cond_broadcast(&c->handled);
 	kvc_mutex_unlock(&c->lock);
 }
 
@@ -362,6 +386,7 @@ kvc_store_controller_new(const KvcControllerContext *context,
 	c->is_idle = true;
 	kvc_mutex_init(&c->lock, KVC_LOCK_STORE_QUEUE);
 	kvc_cond_init(&c->idle);
+	kvc_cond_init(&c->handled);
 	c->records = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	for (size_t a = 0; a < KVC_MAX_ADAPTERS; a++)
 		c->lanes[a].given_up = kvc_store_key_set_new();
@@ -413,6 +438,7 @@ kvc_store_controller_stop(KvcStoreController *c)
 	bool was_stopping = c->is_stopping;
 	c->is_stopping = true;
 	pthread_cond_broadcast(&c->idle);
+	pthread_cond_broadcast(&c->handled);
 	pthread_cond_broadcast(&c->adapters_changed);
 	kvc_mutex_unlock(&c->lock);
 	if (was_stopping)
@@ -439,6 +465,7 @@ kvc_store_controller_free(KvcStoreController *c)
 			g_hash_table_unref(c->lanes[a].tasks);
 	pthread_cond_destroy(&c->adapters_changed);
 	pthread_cond_destroy(&c->idle);
+	pthread_cond_destroy(&c->handled);
 	kvc_mutex_deinit(&c->lock);
 	close(c->event_fd);
 	g_free(c);

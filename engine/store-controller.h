@@ -10,8 +10,8 @@
  * Per key everything is in order: a store and a deletion of one key never overlap, a deletion drops
  * a store that has not begun, a commit after a deletion is stored after it. A rename comes after
  * what was submitted for either key, and before what follows. Failed stores are retried with
- * back-off (3 tries), then counted, logged with the errno, and the object is clean but unreplicated
- * (design.md 5, difference 7).
+ * back-off (3 tries), then counted, logged with the errno, and the object is clean but
+ * unreplicated.
  */
 
 #include "engine/controller-context.h"
@@ -63,6 +63,11 @@ void kvc_store_controller_await_rename(KvcStoreController *c,
  * log: 0 or -ETIMEDOUT. Blocks; any thread but the controller's.
  */
 int kvc_store_controller_drain(KvcStoreController *c, int64_t timeout_ns);
+/*
+ * Waits, a second at most, until the deletion log was told all that the deletions submitted before
+ * concern: what is to be renamed to a deleted key too. Any thread but the controller's.
+ */
+void kvc_store_controller_settle(KvcStoreController *c);
 
 /*
  * Attaches ADAPTER, whose slot is filled, or detaches it; waits until that is done: 0, or

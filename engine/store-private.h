@@ -208,6 +208,8 @@ struct KvcStoreController {
 	pthread_cond_t idle;
 	/* Protected by lock. */
 	GQueue messages;
+	uint64_t n_posted, n_handled; /* messages */
+	pthread_cond_t handled;
 	unsigned n_drains; /* going on */
 	bool is_idle;
 	bool is_stopping;
@@ -215,7 +217,10 @@ struct KvcStoreController {
 	uint32_t targets;	   /* of the wanted ones: new stores may go there */
 	pthread_cond_t adapters_changed;
 
+	unsigned n_renames; /* Atomic: posted, and not over */
+
 	/* Owned by the controller thread. */
+	uint64_t n_taken;		  /* messages */
 	size_t n_adapters;		  /* what arrays of targets have */
 	uint32_t active, draining;	  /* attached adapters (bits) */
 	uint32_t wanted_now, targets_now; /* as of the last messages */

@@ -466,6 +466,10 @@ give_up_deferred(KvcStoreController *c, KvcStoreRename *m, bool is_failure)
 	while (m->deferred) {
 		size_t a = (size_t)__builtin_ctz(m->deferred);
 		m->deferred &= m->deferred - 1;
+		/* An older version, which nobody ought to find under a name that went on. */
+		if (is_failure && m->old_key->space != KVC_SPACE_CHUNK &&
+		    kvc_store_ops(c, a)->rename_key)
+			kvc_key_index_hide_from(c->context->index, m->old_key, 1u << a, 0);
 		end_on_adapter(c, m, a, KVC_RENAME_ABSENT);
 	}
 	if (!is_failure)
@@ -534,6 +538,7 @@ kvc_store_rename_free(KvcStoreController *c, KvcStoreRename *m)
 	if (m->is_kicked)
 		g_queue_unlink(&c->kicked, &m->kick_link);
 	g_queue_unlink(&c->renames, &m->link);
+	__atomic_fetch_sub(&c->n_renames, 1, __ATOMIC_RELAXED);
 	kvc_object_key_unref(m->old_key);
 	kvc_object_key_unref(m->new_key);
 	g_free(m->targets);

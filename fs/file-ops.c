@@ -270,8 +270,8 @@ after_load(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 	} else if (why == KVCFS_WAKE_INTERRUPT) {
 		fuse_reply_err(req, EINTR);
 	} else {
-		/* Nowhere, lost on the way, or not in time: a miss, never EIO
-		 * (facts/engines.md 1.2). */
+		/* Nowhere, lost on the way, or not in time: a miss, never EIO:
+		 * engines recompute on the one and stop on the other. */
 		kvcfs_count(fs, opens_missed);
 		fuse_reply_err(req, ENOENT);
 	}

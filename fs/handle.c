@@ -152,8 +152,9 @@ open_first_locked(KvcfsInode *inode, int fd, bool is_direct)
 
 /*
  * One backing id an inode, from its first open to its last release: a second one for the same inode
- * is EIO, and one left registered keeps its memory after a crash (facts/fuse.md 1.5, 1.13). Without
- * passthrough the opens of an inode share its page cache, so the same holds for the file.
+ * is EIO, and one left registered keeps its memory after a crash (Linux, fs/fuse/iomode.c and
+ * backing.c). Without passthrough the opens of an inode share its page cache, so the same holds for
+ * the file.
  */
 int
 kvcfs_io_open(KvcfsInode *inode, int fd, KvcL1Object *object, bool is_direct)

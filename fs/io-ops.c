@@ -295,7 +295,7 @@ flush_keys(KvcfsHandle *handle, pid_t tid)
 
 /*
  * While more than half of L1 is dirty, a writer's close waits for stores to end, at most 1 s:
- * writers are slowed before they are refused (design.md 4, ENOSPC).
+ * writers are slowed before they are refused.
  */
 #define SLOW_WRITER_NS INT64_C(1000000000)
 #define SLOW_WRITER_STEP_NS INT64_C(5000000)

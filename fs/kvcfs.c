@@ -249,8 +249,7 @@ op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets)
 	fuse_reply_none(req);
 }
 
-/* What can be evicted counts as free, else external cleaners delete for ever
- * (facts/engines.md 1.19). */
+/* What can be evicted counts as free, else external cleaners delete for ever. */
 static void
 op_statfs(fuse_req_t req, fuse_ino_t ino)
 {

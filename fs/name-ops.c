@@ -4,8 +4,8 @@
  * Requests about names: LOOKUP, CREATE, MKDIR, UNLINK, RMDIR (RENAME: rename.c). The kernel holds
  * the directory's lock until they are answered, so they are answered from memory; only a LOOKUP may
  * wait, bounded: for a writer that has closed (50 ms), for a chain and for L2's word on an unknown
- * name (--lookup-wait). What is removed or made waits up to 20 ms for its record in the state
- * directory.
+ * name (--lookup-wait). What is removed or made waits for its record in the state directory, and a
+ * second at most where that hangs.
  */
 
 #include "fs/dir-log.h"

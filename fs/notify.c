@@ -2,7 +2,7 @@
 
 /*
  * The one thread that tells the kernel what it must forget. It holds no lock while it does: the
- * kernel takes the directory's, which a request in progress may hold (facts/fuse.md 3).
+ * kernel takes the directory's, which a request in progress may hold (its fs/fuse/dir.c).
  */
 
 #include "fs/internal.h"

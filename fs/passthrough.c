@@ -2,8 +2,8 @@
 
 /*
  * libfuse before 3.17 knows nothing of passthrough and leaves out other flags of INIT. Its answer
- * to INIT goes through our writev, which adds what the kernel offered and we want
- * (facts/fuse.md 1.11). OPEN and CREATE are answered with raw bytes, as libfuse has no field for
+ * to INIT goes through our writev, which adds what the kernel offered and we want.
+ * OPEN and CREATE are answered with raw bytes, as libfuse has no field for
  * the backing id. The structures below are the kernel's protocol 7.40, the parts that are needed.
  */
 #include "fs/passthrough.h"
@@ -307,7 +307,7 @@ open_out(const struct fuse_file_info *fi, int backing_id)
 		out.open_flags |= OPEN_DIRECT_IO;
 	if (fi->noflush)
 		out.open_flags |= OPEN_NOFLUSH;
-	/* With passthrough the kernel allows no other companions (facts/fuse.md 1.5). */
+	/* With passthrough the kernel allows no other companions (its fs/fuse/iomode.c). */
 	if (backing_id != 0)
 		out.open_flags |= OPEN_PASSTHROUGH;
 	else if (fi->keep_cache)

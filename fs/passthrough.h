@@ -4,7 +4,7 @@
 
 /*
  * FUSE passthrough for the libfuse at hand. 3.14 to 3.16 have no API for it: the INIT reply is
- * patched through fuse_session_custom_io() (facts/fuse.md 1.11); from 3.17 on the public API is
+ * patched through fuse_session_custom_io(); from 3.17 on the public API is
  * used. This is the only file that knows the difference.
  */
 

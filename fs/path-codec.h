@@ -3,7 +3,7 @@
 #define FS_PATH_CODEC_H
 
 /*
- * Path components <-> fields of an ObjectKey (design.md 3). Pure; any thread. Injective both ways:
+ * Path components <-> fields of an ObjectKey. Pure; any thread. Injective both ways:
  * only the one canonical spelling is accepted. The model and the rank are spelled by the engine,
  * since adapters spell them alike; the names of files are here.
  */

@@ -5,7 +5,7 @@
 /*
  * Requests that are answered later. Each is answered exactly once: by whoever it waits for, at its
  * deadline, or when its caller is interrupted. Every one has an interrupt function, else its caller
- * could not be killed (facts/fuse.md 1.13). One thread keeps the deadlines; it also runs timers.
+ * could not be killed. One thread keeps the deadlines; it also runs timers.
  */
 
 #define FUSE_USE_VERSION 314

@@ -4,7 +4,7 @@
  * The kernel sends OPEN, not CREATE, for a name that exists, and all opens of an inode share one
  * file. Who wants to write a committed object needs another inode: its OPEN is answered ESTALE
  * once, the kernel walks the path again, and the LOOKUPs of that thread for that name are answered
- * with a private inode (facts/fuse.md 1.12).
+ * with a private inode (do_filp_open() of Linux, fs/namei.c: LOOKUP_REVAL).
  *
  * A redirect holds a reference on the private inode, since the FORGET of the first LOOKUP comes
  * between the two. It ends when it is used, or after a second: else the thread's next stat of that

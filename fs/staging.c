@@ -491,7 +491,7 @@ find_objection(Kvcfs *fs, const KvcfsStaging *st)
 		kvcfs_count(fs, writes_not_published_empty);
 		return NOT_PUBLISHED;
 	}
-	/* Exact to a page on small pages, to 2 MiB on huge ones (facts/fuse.md 1.13). */
+	/* Exact to a page on small pages, to 2 MiB on huge ones. */
 	if (!st->is_declared_complete &&
 	    lseek(kvc_l1_object_get_fd(st->object), (off_t)bytes - 1, SEEK_DATA) < 0) {
 		kvcfs_count(fs, writes_not_published_tail);

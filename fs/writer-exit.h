@@ -18,7 +18,7 @@ typedef enum {
 } KvcfsWriterExit;
 
 /*
- * Looks at /proc/TID/statm and stat (facts/fuse.md 1.13, facts/engines.md b.5). TID as in the FUSE
+ * Looks at /proc/TID/statm and stat: what do_exit() has let go of by then. TID as in the FUSE
  * request, which is not answered yet; 0: unknown. Does not block.
  */
 KvcfsWriterExit kvcfs_writer_exit_look(pid_t tid);

@@ -10,7 +10,7 @@
  * adapter bring such names along; only "pinned" does what it says.
  *
  * What no file here has is answered without a look at anything: the kernel asks for
- * security.capability at the first write to an inode, ls and cp for ACLs (facts/fuse.md 1.4).
+ * security.capability at the first write to an inode, ls and cp for ACLs.
  */
 
 #include "fs/internal.h"

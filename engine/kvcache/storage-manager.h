@@ -452,8 +452,9 @@ void kvc_storage_manager_await_rename(KvcStorageManager *sm,
 				      void (*done)(void *user, int error),
 				      void *user);
 /*
- * Waits until the deletions so far are safe from a SIGKILL of this process, but never for a disk:
- * at most 20 ms, and not at all while the deletion log cannot be written. Hold no lock.
+ * Waits until the deletions so far are safe from a SIGKILL of this process. A disk that hangs is
+ * not waited for: at most a second or two, and not at all while the deletion log cannot be written.
+ * Hold no lock.
  */
 void kvc_storage_manager_settle_deletions(KvcStorageManager *sm);
 /*

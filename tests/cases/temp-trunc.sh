@@ -60,7 +60,7 @@ step b 0 close
 step b ENOENT rename "$x" "$RANK/$third"
 expect_errno ENOENT stat "$RANK/$third"
 
-# LMCache #4991 (facts/engines.md, T1): the first closes and pauses; the second opens the same name with O_TRUNC and
+# LMCache #4991: the first closes and pauses; the second opens the same name with O_TRUNC and
 # writes a part; the first renames; the second ends before it is complete. Never the second's 32 bytes.
 tmp=$RANK/.k.tmp
 key=$(chunk_hash key)

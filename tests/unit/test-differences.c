@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The eleven differences from the specification (design.md 5): one test each, at least, which names
+ * The eleven differences from the specification: one test each, at least, which names
  * it. What concerns one part only is tested in detail beside that part.
  */
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The ten invariants of the specification's summary (spec/, "Assumptions and Invariants Summary"),
- * and the ten that facts/lmcache.md 4.4 lists besides: one test each, at least, which names it.
+ * The ten invariants of the specification's summary ("Assumptions and Invariants Summary"),
+ * and ten more that the code it was written from keeps: one test each, at least, which names it.
  */
 
 #include "tests/unit/engine-fixture.h"

@@ -71,13 +71,21 @@ test_an_older_version_does_not_get_the_new_name(void **state)
 	two_free(&t);
 }
 
+static void
+fail_renames(FakeAdapter *fake, int n)
+{
+	pthread_mutex_lock(&fake->lock);
+	fake->fail_renames = n;
+	pthread_mutex_unlock(&fake->lock);
+}
+
 /* Its older version was still to be deleted under the name that something else gets now. */
 static void
 test_what_is_renamed_over_an_older_version_stays(void **state)
 {
 	Two t = two_started(1);
 	FakeAdapter *fake = t.b.env->fakes[0];
-	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3), fourth = key_new(t.b.env, 4);
 	write_version(&t, t.old_key, 0);
 	write_version(&t, third, 0);
 	drain(&t.b);
@@ -86,12 +94,63 @@ test_what_is_renamed_over_an_older_version_stays(void **state)
 	wait_until(fake_count(fake, "rename", third) == 1);
 	wait_until(info_of(&t, t.old_key).tiers == (KVC_TIER_L1 | 1));
 	assert_int_equal(kvc_l1_manager_evict(t.b.env->context.l1, t.old_key), KVC_L1_SUCCESS);
+	/* It is only in L2, and goes on to a name that it does not get at once. */
+	fail_renames(fake, INT_MAX);
+	rename_keys(&t.b, t.old_key, fourth);
+	wait_until(fake_count(fake, "rename", t.old_key) > 0);
 	fake_release(fake, FAKE_STORE);
+	wait_until(fake_has_version(fake, t.new_key, t.old_key, 2));
+	wait_until(get(&t.b.env->slots[0].renames_pending) == 1);
+	fail_renames(fake, 0);
 	drain(&t.b);
-	assert_true(fake_has_version(fake, t.old_key, third, 0));
-	assert_int_equal(info_of(&t, t.old_key).tiers, 1);
+	assert_true(fake_has_version(fake, fourth, third, 0));
+	assert_int_equal(info_of(&t, fourth).tiers, 1);
+	assert_int_equal(fake_count(fake, "delete", t.old_key), 0);
 	assert_true(fake_has_version(fake, t.new_key, t.old_key, 2));
 	assert_int_equal(info_of(&t, t.new_key).tiers, KVC_TIER_L1 | 1);
+	two_free(&t);
+}
+
+/* What is renamed to it is not there: nothing of that waits for the end of the rename from it. */
+static void
+test_a_rename_to_a_name_ends_before_one_from_it(void **state)
+{
+	Two t = two_started(1);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	write_version(&t, t.old_key, 0);
+	write_version(&t, third, 0);
+	drain(&t.b);
+	fake_put(fake, third, NULL);
+	rename_behind_an_older_version(&t);
+	rename_keys(&t.b, third, t.old_key);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 2);
+	assert_int_equal(info_of(&t, t.old_key).renaming, 0);
+	fake_release(fake, FAKE_STORE);
+	drain(&t.b);
+	assert_int_equal(info_of(&t, t.old_key).renaming, 0);
+	assert_int_equal(info_of(&t, t.old_key).tiers, KVC_TIER_L1 | 1);
+	assert_true(fake_has_version(fake, t.old_key, third, 0));
+	assert_true(fake_has_version(fake, t.new_key, t.old_key, 2));
+	two_free(&t);
+}
+
+/* The newest one is stored nowhere: its name of before does not show what was there before it. */
+static void
+test_an_older_version_is_not_back_under_the_old_name(void **state)
+{
+	Two t = two_started(1);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	rename_behind_an_older_version(&t);
+	fake->fail_stores = KVC_STORE_TRIES;
+	fake_release(fake, FAKE_STORE);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.old_key, t.old_key, 1));
+	kvc_key_index_add(t.b.env->context.index, t.old_key, 1, 100, 1);
+	assert_int_equal(info_of(&t, t.old_key).tiers, 0);
+	assert_int_equal(info_of(&t, t.new_key).tiers, KVC_TIER_L1);
 	two_free(&t);
 }
 
@@ -150,6 +209,8 @@ main(void)
 		cmocka_unit_test(test_a_deletion_begun_before_makes_no_older_version_known),
 		cmocka_unit_test(test_an_older_version_does_not_get_the_new_name),
 		cmocka_unit_test(test_what_is_renamed_over_an_older_version_stays),
+		cmocka_unit_test(test_a_rename_to_a_name_ends_before_one_from_it),
+		cmocka_unit_test(test_an_older_version_is_not_back_under_the_old_name),
 		cmocka_unit_test(test_a_listing_does_not_bring_the_old_name_back),
 		cmocka_unit_test(test_an_object_may_go_when_it_is_known_under_its_new_name),
 	};

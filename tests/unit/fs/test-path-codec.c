@@ -72,7 +72,7 @@ test_hash_names(void **state)
 	assert_class(longest, KVCFS_NAME_OTHER);
 }
 
-/* The one table of design.md 3. */
+/* The one table of paths. */
 static void
 test_temporary_names(void **state)
 {
