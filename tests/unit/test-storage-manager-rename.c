@@ -2,70 +2,13 @@
 
 /* Renames as a front end sees them: at once in what is known and in L1, then in L2. */
 
-#include "tests/unit/storage-manager-fixture.h"
-
-#define SIZE 5000
-
-static const char *const mock = "type=mock,max_size_gb=0.1";
-static const char *const slow_mock = "type=mock,max_size_gb=0.1,latency_ms=2";
-
-/* Plain files: what is renamed. */
-static int
-set_up_plain(void **state)
-{
-	set_up(state);
-	Fixture *f = *state;
-	kvc_key_scope_unref(f->scope);
-	f->scope = kvc_key_scope_new_plain("directory", NULL);
-	return 0;
-}
-
-#define PLAIN_TEST(function) cmocka_unit_test_setup_teardown(function, set_up_plain, tear_down)
-
-static int
-rename_number(Fixture *f, unsigned from, unsigned to, unsigned flags)
-{
-	g_autoptr(KvcObjectKey) old_key = key_of(f, from);
-	g_autoptr(KvcObjectKey) new_key = key_of(f, to);
-	return kvc_storage_manager_rename(f->sm, old_key, new_key, flags);
-}
-
-static KvcObjectInfo
-info_of(Fixture *f, unsigned number)
-{
-	g_autoptr(KvcObjectKey) key = key_of(f, number);
-	KvcObjectInfo info = {0};
-	kvc_storage_manager_stat(f->sm, key, &info);
-	return info;
-}
-
-static int
-await_rename(Fixture *f, unsigned number)
-{
-	g_autoptr(KvcObjectKey) key = key_of(f, number);
-	Flushed awaited = {0};
-	kvc_storage_manager_await_rename(f->sm, key, on_flushed, &awaited);
-	wait_until(count_of(&awaited) > 0);
-	return awaited.error;
-}
-
-static void
-assert_loaded(Fixture *f, unsigned number, unsigned content)
-{
-	assert_int_equal(load(f, number, number + 1), 1);
-	KvcL1Object *object = try_read(f, number);
-	assert_non_null(object);
-	assert_true(has_content(object, SIZE, byte_of(content, 0)));
-	kvc_storage_manager_finish_read(f->sm, object);
-}
-
-/* ---- Rules ----------------------------------------------------------------------------------- */
+#include "tests/unit/storage-manager-rename-fixture.h"
 
 static void
 test_what_is_not_known_cannot_be_renamed(void **state)
 {
 	Fixture *f = *state;
-	start(f, mock, NULL);
+	start(f, MOCK, NULL);
 	assert_int_equal(rename_number(f, 1, 2, 0), -ENOENT);
 	assert_int_equal(rename_number(f, 1, 1, 0), -ENOENT);
 	assert_int_equal(stat_of(f, "renames"), 0);
@@ -75,7 +18,7 @@ static void
 test_a_known_name_is_kept_with_noreplace(void **state)
 {
 	Fixture *f = *state;
-	start(f, mock, NULL);
+	start(f, MOCK, NULL);
 	put(f, 1, SIZE);
 	put(f, 2, SIZE);
 	assert_int_equal(rename_number(f, 1, 2, KVC_RENAME_NOREPLACE), -EEXIST);
@@ -89,7 +32,7 @@ static void
 test_a_name_for_itself_changes_nothing(void **state)
 {
 	Fixture *f = *state;
-	start(f, mock, NULL);
+	start(f, MOCK, NULL);
 	put(f, 1, SIZE);
 	assert_int_equal(rename_number(f, 1, 1, 0), 0);
 	assert_in_l1(f, 1, SIZE, 0);
@@ -156,7 +99,7 @@ test_a_listing_has_the_new_name_once_and_last(void **state)
 {
 	Fixture *f = *state;
 	KvcListEntry entries[4];
-	start(f, mock, NULL);
+	start(f, MOCK, NULL);
 	for (unsigned i = 1; i < 4; i++)
 		put(f, i, SIZE);
 	assert_int_equal(rename_number(f, 1, 9, 0), 0);
@@ -177,7 +120,7 @@ test_a_scope_becomes_known_by_a_rename(void **state)
 	g_autoptr(KvcKeyScope) other = kvc_key_scope_new_plain("other", NULL);
 	g_autoptr(KvcObjectKey) old_key = key_of(f, 1);
 	g_autoptr(KvcObjectKey) new_key = key_in(other, KVC_SPACE_PLAIN, 1);
-	start(f, mock, NULL);
+	start(f, MOCK, NULL);
 	put(f, 1, SIZE);
 	assert_int_equal(f->n_scopes, 1);
 	assert_int_equal(kvc_storage_manager_rename(f->sm, old_key, new_key, 0), 0);
@@ -193,7 +136,7 @@ static void
 test_an_evicted_object_is_loaded_by_its_new_name(void **state)
 {
 	Fixture *f = *state;
-	start(f, slow_mock, mock);
+	start(f, SLOW_MOCK, MOCK);
 	put_in_l2(f, 1, SIZE);
 	assert_int_equal(rename_number(f, 1, 2, 0), 0);
 	assert_int_equal(await_rename(f, 2), 0);
@@ -211,7 +154,7 @@ static void
 test_a_lookup_does_not_make_a_renamed_key_forgotten(void **state)
 {
 	Fixture *f = *state;
-	start(f, slow_mock, NULL);
+	start(f, SLOW_MOCK, NULL);
 	put_in_l2(f, 1, SIZE);
 	for (unsigned i = 1; i < 20; i++) {
 		KvcPrefetchHandle *lookups[] = {
@@ -235,7 +178,7 @@ static void
 test_a_load_in_flight_of_the_replaced_object_is_not_admitted(void **state)
 {
 	Fixture *f = *state;
-	start(f, slow_mock, NULL);
+	start(f, SLOW_MOCK, NULL);
 	put_in_l2(f, 1, SIZE);
 	for (unsigned i = 0; i < 10; i++) {
 		put(f, 2, SIZE);
@@ -263,97 +206,12 @@ static void
 test_a_flush_waits_for_the_rename(void **state)
 {
 	Fixture *f = *state;
-	start(f, slow_mock, NULL);
+	start(f, SLOW_MOCK, NULL);
 	put(f, 1, SIZE);
 	assert_int_equal(rename_number(f, 1, 2, 0), 0);
 	assert_int_equal(flush(f, 2), 0);
 	assert_int_equal(tiers(f, 2), KVC_TIER_L1 | 1);
 	assert_status(f, "l1_dirty_objects", "0");
-}
-
-/* ---- Random ---------------------------------------------------------------------------------- */
-
-#define N_KEYS 6
-
-/* CONTENTS: what each name ought to have, 0: nothing. */
-static void
-check_names(Fixture *f, const unsigned *contents)
-{
-	for (unsigned i = 1; i <= N_KEYS; i++) {
-		assert_int_equal(tiers(f, i) != 0, contents[i] != 0);
-		KvcL1Object *object = try_read(f, i);
-		if (!object)
-			continue;
-		assert_true(has_content(object, SIZE, byte_of(contents[i], 0)));
-		kvc_storage_manager_finish_read(f->sm, object);
-	}
-}
-
-static void
-write_content(Fixture *f, unsigned number, unsigned content)
-{
-	g_autoptr(KvcObjectKey) key = key_of(f, number);
-	assert_int_equal(commit(f, key, SIZE, byte_of(content, 0), KVC_FINISH_REPLACE), 0);
-}
-
-static void
-act(Fixture *f, GRand *rand, unsigned *contents, unsigned step)
-{
-	unsigned i = (unsigned)g_rand_int_range(rand, 1, N_KEYS + 1);
-	unsigned j = (unsigned)g_rand_int_range(rand, 1, N_KEYS + 1);
-	switch (g_rand_int_range(rand, 0, 8)) {
-	case 0:
-	case 1:
-		write_content(f, i, step);
-		contents[i] = step;
-		break;
-	case 2:
-		assert_int_equal(delete_key(f, i), contents[i] ? 0 : -ENOENT);
-		contents[i] = 0;
-		break;
-	case 3:
-		evict(f, i);
-		break;
-	case 4:
-		kvc_prefetch_handle_drop(prefetch(f, i, i + 1, 0), NULL);
-		break;
-	case 5:
-		look_up(f, i, i + 1);
-		break;
-	default:
-		assert_int_equal(rename_number(f, i, j, 0), contents[i] ? 0 : -ENOENT);
-		if (i != j && contents[i]) {
-			contents[j] = contents[i];
-			contents[i] = 0;
-		}
-	}
-}
-
-static void
-test_random_orders_agree_with_a_plain_model(void **state)
-{
-	Fixture *f = *state;
-	const char *given = g_getenv("KVC_TEST_SEED");
-	unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : g_random_int();
-	GRand *rand = g_rand_new_with_seed(seed);
-	unsigned contents[N_KEYS + 1] = {0};
-	print_message("KVC_TEST_SEED=%u\n", seed);
-	start(f, slow_mock, "type=mock,max_size_gb=0.1,fail_stores=2");
-	for (unsigned step = 1; step <= 600; step++) {
-		act(f, rand, contents, step);
-		check_names(f, contents);
-	}
-	drain(f);
-	for (unsigned i = 1; i <= N_KEYS; i++) {
-		evict(f, i);
-		assert_int_equal(info_of(f, i).renaming, 0);
-		if (contents[i])
-			assert_loaded(f, i, contents[i]);
-		else
-			assert_int_equal(look_up(f, i, i + 1), 0);
-	}
-	assert_int_equal(stat_of(f, "renames_lost"), 0);
-	g_rand_free(rand);
 }
 
 int
@@ -372,7 +230,6 @@ main(void)
 		PLAIN_TEST(test_a_lookup_does_not_make_a_renamed_key_forgotten),
 		PLAIN_TEST(test_a_load_in_flight_of_the_replaced_object_is_not_admitted),
 		PLAIN_TEST(test_a_flush_waits_for_the_rename),
-		PLAIN_TEST(test_random_orders_agree_with_a_plain_model),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
