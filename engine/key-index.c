@@ -537,6 +537,17 @@ kvc_key_index_hide_from(KvcKeyIndex *index,
 	kvc_mutex_unlock(&shard->lock);
 }
 
+uint32_t
+kvc_key_index_hidden_from(KvcKeyIndex *index, const KvcObjectKey *key)
+{
+	Shard *shard = shard_of(index, key);
+	kvc_mutex_lock(&shard->lock);
+	const Hidden *hidden = find_hidden_locked(shard, key);
+	uint32_t adapters = hidden ? hidden->adapters : 0;
+	kvc_mutex_unlock(&shard->lock);
+	return adapters;
+}
+
 static gboolean
 forget_hidden(void *key, void *value, void *user)
 {

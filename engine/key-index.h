@@ -86,6 +86,8 @@ void kvc_key_index_remove_version(KvcKeyIndex *index,
  */
 uint32_t
 kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters, uint64_t delete_id);
+/* What these adapters (bits) have of KEY is not believed: an older version, or a deleted one. */
+uint32_t kvc_key_index_hidden_from(KvcKeyIndex *index, const KvcObjectKey *key);
 /* Hides KEY from ADAPTERS, in which it is not, and changes nothing else. */
 void kvc_key_index_hide_from(KvcKeyIndex *index,
 			     KvcObjectKey *key,

@@ -222,8 +222,8 @@ handle_message(KvcStoreController *c, KvcStoreMessage *message)
 		kvc_store_record_store_resident(c, message->key);
 		break;
 	case KVC_STORE_MESSAGE_DELETE:
-		kvc_store_record_delete(c, message->key, message->adapters, message->delete_id);
 		kvc_store_logged_note_sources(c, message->key);
+		kvc_store_record_delete(c, message->key, message->adapters, message->delete_id);
 		break;
 	case KVC_STORE_MESSAGE_FLUSH:
 		kvc_store_record_flush(c, message->key, message->waiter);

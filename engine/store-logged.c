@@ -39,6 +39,10 @@ kvc_store_logged_note_sources(KvcStoreController *c, const KvcObjectKey *key)
 		if (pending)
 			m->delete_id =
 				kvc_deletion_log_add(c->context->deletions, m->old_key, pending);
+		/* OLD need not wait for a store of NEW. */
+		m->todo |= m->deferred;
+		m->deferred = 0;
+		kvc_store_rename_kick(c, m);
 		r = m->from_before;
 	}
 }
@@ -52,6 +56,11 @@ hold_back(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, uint64_t pos
 	if (t->sync_position <= c->log_synced)
 		return;
 	kvc_store_logged_forget(c, r, 1u << adapter);
+	if (r->waiting & (1u << adapter)) { /* it waits here now */
+		kvc_store_disarm(c, t);
+		r->waiting &= ~(1u << adapter);
+		r->todo |= 1u << adapter;
+	}
 	r->delete_syncing |= 1u << adapter;
 	g_queue_push_tail_link(&c->syncing, &t->link);
 }
@@ -60,8 +69,17 @@ void
 kvc_store_logged_confirm_rename(KvcStoreController *c, KvcStoreRename *m, size_t adapter)
 {
 	uint64_t position;
-	if (m->delete_id && kvc_deletion_log_confirm(c->context->deletions, m->old_key, adapter,
-						     m->delete_id, &position))
+	if (m->delete_id == 0)
+		return;
+	/* OLD may be there again, and is to be deleted then: that confirms both. */
+	for (KvcStoreRecord *r = m->from; r; r = kvc_store_rename_newer(r)) {
+		if (!(kvc_store_record_deleting(r) & (1u << adapter)))
+			continue;
+		r->delete_id = MAX(r->delete_id, m->delete_id);
+		return;
+	}
+	if (kvc_deletion_log_confirm(c->context->deletions, m->old_key, adapter, m->delete_id,
+				     &position))
 		hold_back(c, m->from, adapter, position);
 }
 

@@ -61,7 +61,8 @@ typedef struct KvcFlushWaiter {
 
 /*
  * One key that has something to be done; owned by the controller thread. Sets of adapters are bits;
- * an adapter is in at most one of todo, busy and waiting, and in at most one of the delete_ ones.
+ * an adapter is in at most one of todo, busy and waiting, in at most one of the delete_ ones, and
+ * in at most one of waiting, delete_waiting and delete_syncing (which share a link).
  * Orders say what was submitted before what, for the flush waiters.
  */
 struct KvcStoreRecord {
@@ -86,9 +87,10 @@ struct KvcStoreRecord {
 	bool is_unsettled;
 	GList link; /* in unsettled */
 	KvcFlushWaiter *waiters;
-	KvcStoreRename *after;	 /* nothing is done on an adapter before it ended there, or NULL */
-	KvcStoreRename *before;	 /* it waits for what is left here: this record gets nothing more */
-	GSList *deferred;	 /* KvcStoreRename: they delete an old name once this is stored */
+	KvcStoreRename *after;	/* nothing is done on an adapter before it ended there, or NULL */
+	KvcStoreRename *before; /* it waits for what is left here: this record gets nothing more */
+	GSList *deferred; /* KvcStoreRename: they delete an old name once this has nothing to store
+			   */
 	KvcStoreTarget *targets; /* owned; one an adapter */
 };
 
@@ -341,6 +343,8 @@ void kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message
 void kvc_store_rename_retry(KvcStoreController *c, KvcStoreRename *m, size_t adapter);
 /* M may have something to begin or to end: soon, in kvc_store_rename_run(). */
 void kvc_store_rename_kick(KvcStoreController *c, KvcStoreRename *m);
+/* All that R, and what was before it, waits for: something of R has ended. */
+void kvc_store_rename_kick_past(KvcStoreController *c, const KvcStoreRecord *r);
 void kvc_store_rename_run(KvcStoreController *c);
 void kvc_store_rename_free(KvcStoreController *c, KvcStoreRename *m);
 /* Those of WANTED on which R must wait for a rename, or for what came before it. */
@@ -348,6 +352,13 @@ uint32_t kvc_store_rename_blocks(const KvcStoreRecord *r, uint32_t wanted);
 /* Of those on which R wants to store, the ones where it has failed so often that nobody ought to
  * wait for it. */
 uint32_t kvc_store_rename_stuck(const KvcStoreRecord *r);
+/*
+ * The adapters that have under R's key what they have yet to rename: a deletion of what R's key was
+ * since is none of that.
+ */
+uint32_t kvc_store_rename_has_old(const KvcStoreRecord *r);
+/* The record of R's key that comes after R, or NULL. */
+KvcStoreRecord *kvc_store_rename_newer(const KvcStoreRecord *r);
 /* Is R's key the new name of a rename that is pending? */
 bool kvc_store_rename_is_target(const KvcStoreRecord *r);
 /* The one of KEY's records that is deleting on the adapter BIT. */

@@ -53,6 +53,13 @@ take_bit(uint32_t *bits)
 	return bit;
 }
 
+static void
+count_pending(KvcStoreController *c, size_t adapter, int change)
+{
+	KvcAdapterSlot *slot = &c->context->adapters[adapter];
+	__atomic_fetch_add(&slot->deletes_pending, (uint64_t)change, __ATOMIC_RELAXED);
+}
+
 KvcStoreRecord *
 kvc_store_record_get(KvcStoreController *c, KvcObjectKey *key)
 {
@@ -269,6 +276,29 @@ begin_store(KvcStoreController *c, KvcStoreRecord *r)
 	reset_tries(c, r);
 }
 
+/*
+ * An adapter that did not take the object, and has an older version of it, would show that one
+ * after a restart, or bring it under another name by a rename. No flush waits for this.
+ */
+static void
+delete_older(KvcStoreController *c, KvcStoreRecord *r)
+{
+	if (r->key->space == KVC_SPACE_CHUNK || r->next || r->before || r->is_cancelled)
+		return;
+	uint32_t older = r->failed & c->active & ~deleting(r) &
+			 kvc_key_index_hidden_from(c->context->index, r->key);
+	if (!older)
+		return;
+	uint64_t id = kvc_deletion_log_add(c->context->deletions, r->key, older);
+	kvc_key_index_hide_from(c->context->index, r->key, older, id);
+	r->delete_id = MAX(r->delete_id, id);
+	if (!deleting(r))
+		r->delete_order = UINT64_MAX;
+	r->delete_todo |= older;
+	while (older)
+		count_pending(c, take_bit(&older), 1);
+}
+
 /* The last target of the object ended, or it needs none any more. */
 static void
 end_store(KvcStoreController *c, KvcStoreRecord *r)
@@ -283,6 +313,8 @@ end_store(KvcStoreController *c, KvcStoreRecord *r)
 	if (r->stored && !r->next && !r->before && !deleting(r) && c->policy->select_l1_deletion &&
 	    c->policy->select_l1_deletion(key))
 		kvc_l1_manager_delete(c->context->l1, key, false);
+	if (r->stored && r->failed)
+		delete_older(c, r);
 	kvc_l1_object_unref(object);
 }
 
@@ -357,13 +389,6 @@ kvc_store_record_commit(KvcStoreController *c, KvcL1Object *object)
 }
 
 /* ---- Deletions ----------------------------------------------------------------------------- */
-
-static void
-count_pending(KvcStoreController *c, size_t adapter, int change)
-{
-	KvcAdapterSlot *slot = &c->context->adapters[adapter];
-	__atomic_fetch_add(&slot->deletes_pending, (uint64_t)change, __ATOMIC_RELAXED);
-}
 
 static void
 log_failed_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int error)
@@ -456,7 +481,9 @@ known_since(KvcStoreController *c, const KvcStoreRecord *r, uint32_t adapters)
 	KvcObjectInfo info;
 	if (kvc_key_index_get(c->context->index, r->key, &info) < 0)
 		return 0;
-	return info.tiers & adapters;
+	/* A rename that is not told yet comes after this deletion. */
+	uint32_t tiers = kvc_store_rename_is_target(r) ? info.tiers : info.tiers & ~info.renaming;
+	return tiers & adapters & ~deleting(r);
 }
 
 void
@@ -472,16 +499,17 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 	} else if (!store_again && r->next) {
 		kvc_l1_object_unref(g_steal_pointer(&r->next));
 	}
-	uint32_t newer = newest ? 0 : known_since(c, r, adapters);
+	uint32_t others = newest ? 0 : known_since(c, r, adapters);
+	others |= adapters & kvc_store_rename_has_old(r);
 	r->delete_id = MAX(r->delete_id, id);
-	adapters &= ~newer;
-	while (newer)
-		kvc_store_logged_confirm(c, r, take_bit(&newer));
+	adapters &= ~others;
+	while (others)
+		kvc_store_logged_confirm(c, r, take_bit(&others));
 	cancel_store(c, r);
 	r->attributes_todo &= ~adapters;
 	r->error = 0;
 	kvc_store_logged_forget(c, r, adapters);
-	if (!deleting(r))
+	if (!deleting(r) || r->delete_order == UINT64_MAX)
 		r->delete_order = ++c->last_order;
 	uint32_t begun = adapters & attached & ~deleting(r);
 	while (begun)
@@ -524,8 +552,7 @@ end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_del
 	KvcStoreTarget *t = &r->targets[adapter];
 	uint32_t bit = 1u << adapter;
 	r->delete_busy &= ~bit;
-	if (r->after)
-		kvc_store_rename_kick(c, r->after);
+	kvc_store_rename_kick_past(c, r);
 	note_delete_error(c, r, adapter, is_deleted ? 0 : error);
 	if (!is_deleted && error < 0 && !(c->active & bit)) {
 		r->delete_todo |= bit;
@@ -644,6 +671,7 @@ kvc_store_record_advance(KvcStoreController *c, KvcStoreRecord *r)
 	kvc_store_try_unblocked(c, r);
 	advance_deletes(c, r);
 	advance_stores(c, r);
+	advance_deletes(c, r); /* of what a store that ended has left */
 	kvc_store_logged_hurry(c, r);
 	if (r->before) {
 		kvc_store_rename_kick(c, r->before);

@@ -44,6 +44,25 @@ previous(const KvcStoreRecord *r)
 	return r == r->after->from ? r->after->from_before : r->after->to_before;
 }
 
+KvcStoreRecord *
+kvc_store_rename_newer(const KvcStoreRecord *r)
+{
+	const KvcStoreRename *m = r->before;
+	if (!m)
+		return NULL;
+	return r == m->from_before ? m->from : m->to;
+}
+
+/* Where is R's key being stored or deleted, by R or by a newer record of it? */
+static uint32_t
+busy_since(const KvcStoreRecord *r)
+{
+	uint32_t bits = 0;
+	for (; r; r = kvc_store_rename_newer(r))
+		bits |= r->busy | r->delete_busy;
+	return bits;
+}
+
 static uint32_t
 work_of(const KvcStoreRecord *r)
 {
@@ -59,8 +78,6 @@ kvc_store_rename_blocks(const KvcStoreRecord *r, uint32_t wanted)
 	for (const KvcStoreRecord *before; r && r->after && (wanted & ~bits); r = before) {
 		const KvcStoreRename *m = r->after;
 		uint32_t here = m->todo | m->busy | m->waiting;
-		/* Else a crash after the store of a newer OLD would delete that one. */
-		here |= m->delete_id ? m->deferred : 0;
 		/* That OLD goes there does not concern NEW; and a new OLD may overwrite it. */
 		bits |= r == m->to ? here & ~m->by_store : here;
 		before = previous(r);
@@ -80,13 +97,21 @@ active(const KvcStoreRecord *r, uint32_t wanted)
 	return work | kvc_store_rename_blocks(r, wanted & ~work);
 }
 
+static bool
+is_stuck_before(const KvcStoreRecord *r, unsigned a)
+{
+	return r && ((kvc_store_record_deleting(r) | r->delete_syncing) & (1u << a)) &&
+	       r->targets[a].delete_tries >= KVC_STORE_BLOCKED_TRIES;
+}
+
 static uint32_t
 stuck(const KvcStoreRename *m, unsigned depth)
 {
 	uint32_t bits = 0, pending = kvc_store_rename_pending(m);
 	for (uint32_t left = pending; left; left &= left - 1) {
 		unsigned a = (unsigned)__builtin_ctz(left);
-		if (m->targets[a].delete_tries >= KVC_STORE_BLOCKED_TRIES)
+		if (m->targets[a].delete_tries >= KVC_STORE_BLOCKED_TRIES ||
+		    is_stuck_before(m->from_before, a) || is_stuck_before(m->to_before, a))
 			bits |= 1u << a;
 	}
 	const KvcStoreRename *from = m->from_before ? m->from_before->after : NULL;
@@ -105,6 +130,16 @@ kvc_store_rename_stuck(const KvcStoreRecord *r)
 		return 0;
 	uint32_t blocked = kvc_store_rename_blocks(r, r->todo);
 	return blocked ? blocked & stuck(r->after, STUCK_DEPTH) : 0;
+}
+
+uint32_t
+kvc_store_rename_has_old(const KvcStoreRecord *r)
+{
+	const KvcStoreRename *m = r->after;
+	if (!m || r != m->from || m->delete_id)
+		return 0;
+	uint32_t is_there = m->fd < 0 ? UINT32_MAX : m->fresh;
+	return (m->todo | m->busy | m->waiting) & ~m->by_store & ~m->purge & is_there;
 }
 
 bool
@@ -232,6 +267,13 @@ kvc_store_rename_kick(KvcStoreController *c, KvcStoreRename *m)
 	g_queue_push_tail_link(&c->kicked, &m->kick_link);
 }
 
+void
+kvc_store_rename_kick_past(KvcStoreController *c, const KvcStoreRecord *r)
+{
+	for (; r && r->after; r = previous(r))
+		kvc_store_rename_kick(c, r->after);
+}
+
 /* ---- On one adapter ------------------------------------------------------------------------ */
 
 /* The index learns what the adapter A has as NEW. */
@@ -286,7 +328,7 @@ static bool
 store_instead(KvcStoreController *c, KvcStoreRename *m, size_t a)
 {
 	uint32_t bit = 1u << a;
-	KvcStoreRecord *r = storing_record(m);
+	KvcStoreRecord *r = m->delete_id ? NULL : storing_record(m);
 	bool is_there = m->fd < 0 || (m->fresh & bit);
 	if (is_there || !kvc_store_ops(c, a)->delete_keys)
 		return false;
@@ -490,8 +532,7 @@ kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r)
 	for (GSList *link = renames; link; link = link->next) {
 		KvcStoreRename *m = link->data;
 		bool is_known = kvc_key_index_get(c->context->index, m->old_key, NULL) == 0;
-		bool must_delete = m->delete_id != 0;
-		if (!must_delete && (r->has_none || is_known)) /* a newer OLD is stored over it */
+		if (r->has_none || is_known) /* a newer OLD is stored over it */
 			give_up_deferred(c, m, !is_known);
 		m->todo |= m->deferred;
 		m->deferred = 0;
@@ -565,7 +606,7 @@ advance(KvcStoreController *c, KvcStoreRename *m)
 	uint32_t begin = m->todo & ~active(m->from_before, m->todo);
 	begin &= ~active(m->to_before, begin);
 	/* What is being stored over OLD ends first: it overwrites, or OLD is deleted then. */
-	begin &= ~((m->from->busy | m->from->delete_busy) & m->by_store);
+	begin &= ~(busy_since(m->from) & m->by_store);
 	for (; begin; begin &= begin - 1)
 		begin_on_adapter(c, m, (size_t)__builtin_ctz(begin));
 	bool has_before = m->from_before || m->to_before;

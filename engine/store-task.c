@@ -188,8 +188,7 @@ finish_target(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int64_t 
 	KvcL1Object *object = r->object;
 	uint32_t bit = 1u << adapter;
 	r->busy &= ~bit;
-	if (r->after)
-		kvc_store_rename_kick(c, r->after);
+	kvc_store_rename_kick_past(c, r);
 	c->lanes[adapter].bytes_in_flight -= charge(r);
 	if (!r->busy)
 		kvc_l1_object_unmap(&r->memory);

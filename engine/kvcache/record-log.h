@@ -43,8 +43,8 @@ typedef struct KvcRecordLogConfig {
 	/* Required, without locks, in the writer. Appends the record of ITEM to TEXT. */
 	void (*format_item)(void *user, const void *item, GString *text);
 	/*
-	 * Optional, without locks, in the writer (or in kvc_record_log_free()): all up to SYNCED is synced. ERROR: 0, or
-	 * -errno while the log is failing, once for each try. Must not block.
+	 * Optional, without locks, in the writer (or in kvc_record_log_free()): all up to SYNCED is
+	 * synced. ERROR: 0, or -errno while the log is failing, once for each try. Must not block.
 	 */
 	void (*progress)(void *user, uint64_t synced, int error);
 	void *user;

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Renames and deletions that overtake each other in the StoreController, and what the deletion log
+ * says meanwhile: killed at any moment, nothing that was deleted is back after the replay.
+ */
+
+#include "tests/unit/rename-log-fixture.h"
+
+static Two
+two_logged(Dir *dir)
+{
+	Two t = two_new(1);
+	open_log(&t, dir);
+	return t;
+}
+
+static Two
+two_logged_started(Dir *dir)
+{
+	Two t = two_logged(dir);
+	kvc_store_controller_start(t.b.store);
+	return t;
+}
+
+/* OLD was renamed before anything was stored: NEW's store is held, OLD is to be deleted after it.
+ */
+static void
+rename_what_is_not_stored(Two *t)
+{
+	FakeAdapter *fake = t->b.env->fakes[0];
+	fake->hold[FAKE_STORE] = true;
+	write_version(t, t->old_key, 0);
+	rename_keys(&t->b, t->old_key, t->new_key);
+	kvc_store_controller_start(t->b.store);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+}
+
+/* Killed now: what FAKE has as KEY is deleted, or it has nothing. */
+static void
+assert_gone_after_a_kill(Two *t, Dir *dir, const KvcObjectKey *key)
+{
+	g_autoptr(GArray) all = replay(t, dir);
+	assert_true(is_replayed(all, 0, key) || !fake_has(t->b.env->fakes[0], key, NULL));
+}
+
+/* OLD is deleted late, and there is a newer one of a newer one. */
+static void
+test_a_late_deletion_of_the_old_name_and_a_store_do_not_overlap(void **state)
+{
+	Two t = two_logged(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	rename_what_is_not_stored(&t);
+	fake_set(fake, &fake->hold[FAKE_STORE], false);
+	fake->fail_stores = 2;
+	write_version(&t, t.old_key, 1);
+	wait_until(env_stat(t.b.env, stores_retried) == 2);
+	fake_set(fake, &fake->hold[FAKE_STORE], true);
+	rename_keys(&t.b, t.old_key, third);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 2);
+	write_version(&t, t.old_key, 2);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 3);
+	fake_set(fake, &fake->hold_deletes, true);
+	delete_logged(&t, t.new_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(fake_count(fake, "delete", t.new_key) == 1);
+	fake_release(fake, FAKE_STORE);
+	fake_release_deletes(fake);
+	drain(&t.b);
+	assert_int_equal(fake_get(fake, &fake->overlaps), 0);
+	assert_true(fake_has_version(fake, t.old_key, t.old_key, 2));
+	assert_int_equal(info_of(&t, t.old_key).tiers, KVC_TIER_L1 | 1);
+	two_logged_free(&t);
+}
+
+/* A newer OLD waits for its next try when the log has to be written before it. */
+static void
+test_a_store_in_back_off_waits_for_the_log(void **state)
+{
+	Two t = two_logged(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	rename_what_is_not_stored(&t);
+	fake_set(fake, &fake->hold[FAKE_STORE], false);
+	fake->fail_stores = 2;
+	write_version(&t, t.old_key, 1);
+	wait_until(env_stat(t.b.env, stores_retried) == 2);
+	delete_logged(&t, t.new_key, 1);
+	wait_until(fake_count(fake, "delete", t.old_key) == 1);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	drain(&t.b);
+	assert_int_equal(env_counts(t.b.env).dirty_objects, 0);
+	assert_true(fake_has_version(fake, t.old_key, t.old_key, 1));
+	two_logged_free(&t);
+}
+
+/* As without the rename: an object must not stay dirty for ever. */
+static void
+test_what_is_renamed_behind_a_failing_deletion_is_given_up(void **state)
+{
+	Two t = two_started(1);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake->fail_deletes = INT_MAX;
+	delete_key(&t.b, t.old_key, 1);
+	write_version(&t, t.old_key, 1);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(env_counts(t.b.env).dirty_objects == 0);
+	assert_int_equal(env_stat(t.b.env, stores_blocked), 1);
+	pthread_mutex_lock(&fake->lock);
+	fake->fail_deletes = 0;
+	pthread_mutex_unlock(&fake->lock);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.new_key, t.old_key, 1));
+	two_free(&t);
+}
+
+/* How far the StoreController is held up in its policy. */
+typedef enum { OPEN, CLOSED, WAITED_AT } Gate;
+static Gate gate; /* Atomic */
+
+static uint32_t
+gated(const KvcObjectKey *key, const KvcAdapterDescriptor *adapters, size_t n)
+{
+	Gate closed = CLOSED;
+	__atomic_compare_exchange_n(&gate, &closed, WAITED_AT, false, __ATOMIC_ACQ_REL,
+				    __ATOMIC_ACQUIRE);
+	while (__atomic_load_n(&gate, __ATOMIC_ACQUIRE) != OPEN)
+		nap(1);
+	return (1u << n) - 1;
+}
+
+static const KvcStorePolicy gated_policy = {.select_store_targets = gated};
+
+/* The index has the rename when the controller is told of the deletion before it. */
+static void
+test_a_deletion_is_done_though_something_is_renamed_onto_the_name(void **state)
+{
+	Two t = two_logged(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	t.b.store->policy = &gated_policy;
+	kvc_store_controller_start(t.b.store);
+	write_version(&t, t.old_key, 0);
+	write_version(&t, t.new_key, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold_renames, true);
+	__atomic_store_n(&gate, CLOSED, __ATOMIC_RELEASE);
+	write_version(&t, third, 0);
+	wait_until(__atomic_load_n(&gate, __ATOMIC_ACQUIRE) == WAITED_AT);
+	delete_logged(&t, t.new_key, 1);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	__atomic_store_n(&gate, OPEN, __ATOMIC_RELEASE);
+	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	assert_gone_after_a_kill(&t, *state, t.new_key);
+	fake_release_renames(fake);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.new_key, t.old_key, 0));
+	two_logged_free(&t);
+}
+
+/* That the store of a newer OLD overwrote the renamed one does not confirm its own deletion. */
+static void
+test_a_deletion_behind_a_store_is_not_confirmed_by_it(void **state)
+{
+	Two t = two_logged(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	rename_what_is_not_stored(&t);
+	write_version(&t, t.old_key, 1);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 2);
+	fake_set(fake, &fake->hold_deletes, true);
+	delete_logged(&t, t.old_key, 1);
+	delete_logged(&t, t.new_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	fake_release_nth(fake, FAKE_STORE, 1);
+	wait_until(fake_count(fake, "delete", t.old_key) == 1);
+	assert_gone_after_a_kill(&t, *state, t.old_key);
+	fake_release(fake, FAKE_STORE);
+	fake_release_deletes(fake);
+	drain(&t.b);
+	assert_gone_after_a_kill(&t, *state, t.old_key);
+	two_logged_free(&t);
+}
+
+/* There and back, deleted, written again and renamed: nothing waits for itself. */
+static void
+test_a_deleted_name_of_before_waits_for_no_later_store(void **state)
+{
+	Two t = two_logged(*state);
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	write_version(&t, t.old_key, 0);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	rename_keys(&t.b, t.new_key, t.old_key);
+	delete_logged(&t, t.old_key, 1);
+	write_version(&t, t.old_key, 1);
+	rename_keys(&t.b, t.old_key, third);
+	kvc_store_controller_start(t.b.store);
+	drain(&t.b);
+	assert_true(fake_has_version(t.b.env->fakes[0], third, t.old_key, 1));
+	assert_false(fake_has(t.b.env->fakes[0], t.old_key, NULL));
+	two_logged_free(&t);
+}
+
+/* A newer OLD is there, and not stored yet, when NEW is deleted. */
+static void
+test_a_former_name_is_deleted_though_it_is_there_again(void **state)
+{
+	Two t = two_logged(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	fake->ops.rename_key = NULL;
+	kvc_store_controller_start(t.b.store);
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake->fail_stores = 2;
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(env_stat(t.b.env, stores_retried) == 2);
+	fake_set(fake, &fake->hold[FAKE_STORE], true);
+	fake_set(fake, &fake->hold_deletes, true);
+	write_version(&t, t.old_key, 1);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	delete_logged(&t, t.new_key, 1);
+	wait_until(fake_count(fake, "delete", t.new_key) == 1);
+	assert_gone_after_a_kill(&t, *state, t.old_key);
+	fake_release(fake, FAKE_STORE);
+	fake_release_deletes(fake);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.old_key, t.old_key, 1));
+	two_logged_free(&t);
+}
+
+/* That it is renamed away does not confirm the deletion of what is to be renamed back. */
+static void
+test_a_rename_back_is_no_end_of_a_deletion(void **state)
+{
+	Two t = two_logged_started(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold_renames, true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	rename_keys(&t.b, t.new_key, t.old_key);
+	delete_logged(&t, t.old_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	fake_set(fake, &fake->hold_deletes, true);
+	fake_release_renames(fake);
+	wait_until(fake_count(fake, "delete", t.old_key) == 1);
+	assert_gone_after_a_kill(&t, *state, t.old_key);
+	fake_release_deletes(fake);
+	drain(&t.b);
+	assert_false(fake_has(fake, t.old_key, NULL));
+	two_logged_free(&t);
+}
+
+/* `mv k z; write k; rm k`: what L2 has as k until it is renamed is z's. */
+static void
+test_a_deletion_is_not_of_what_is_yet_to_be_renamed(void **state)
+{
+	Two t = two_logged_started(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold_renames, true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	write_version(&t, t.old_key, 1);
+	delete_logged(&t, t.old_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	g_autoptr(GArray) all = replay(&t, *state);
+	assert_false(is_replayed(all, 0, t.old_key));
+	assert_true(fake_has_version(fake, t.old_key, t.old_key, 0));
+	fake_release_renames(fake);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.new_key, t.old_key, 0));
+	assert_false(fake_has(fake, t.old_key, NULL));
+	assert_int_equal(info_of(&t, t.old_key).tiers, 0);
+	two_logged_free(&t);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST_IN_DIR(test_a_late_deletion_of_the_old_name_and_a_store_do_not_overlap),
+		TEST_IN_DIR(test_a_store_in_back_off_waits_for_the_log),
+		cmocka_unit_test(test_what_is_renamed_behind_a_failing_deletion_is_given_up),
+		TEST_IN_DIR(test_a_deletion_is_done_though_something_is_renamed_onto_the_name),
+		TEST_IN_DIR(test_a_deletion_behind_a_store_is_not_confirmed_by_it),
+		TEST_IN_DIR(test_a_deleted_name_of_before_waits_for_no_later_store),
+		TEST_IN_DIR(test_a_former_name_is_deleted_though_it_is_there_again),
+		TEST_IN_DIR(test_a_rename_back_is_no_end_of_a_deletion),
+		TEST_IN_DIR(test_a_deletion_is_not_of_what_is_yet_to_be_renamed),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
