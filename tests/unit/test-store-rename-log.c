@@ -5,6 +5,7 @@
  * says meanwhile: killed at any moment, nothing that was deleted is back after the replay.
  */
 
+#include "tests/unit/gated-policy.h"
 #include "tests/unit/rename-log-fixture.h"
 
 static Two
@@ -75,23 +76,27 @@ test_a_late_deletion_of_the_old_name_and_a_store_do_not_overlap(void **state)
 	two_logged_free(&t);
 }
 
-/* A newer OLD waits for its next try when the log has to be written before it. */
+/* A newer OLD, one of two that wait for their next try, when the log has to be written before it.
+ */
 static void
 test_a_store_in_back_off_waits_for_the_log(void **state)
 {
 	Two t = two_logged(*state);
 	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
 	rename_what_is_not_stored(&t);
 	fake_set(fake, &fake->hold[FAKE_STORE], false);
-	fake->fail_stores = 2;
+	fake->fail_stores = 4;
 	write_version(&t, t.old_key, 1);
-	wait_until(env_stat(t.b.env, stores_retried) == 2);
+	write_version(&t, third, 1);
+	wait_until(env_stat(t.b.env, stores_retried) == 4);
 	delete_logged(&t, t.new_key, 1);
 	wait_until(fake_count(fake, "delete", t.old_key) == 1);
 	fake_release_nth(fake, FAKE_STORE, 0);
 	drain(&t.b);
 	assert_int_equal(env_counts(t.b.env).dirty_objects, 0);
 	assert_true(fake_has_version(fake, t.old_key, t.old_key, 1));
+	assert_true(fake_has_version(fake, third, third, 1));
 	two_logged_free(&t);
 }
 
@@ -117,23 +122,6 @@ test_what_is_renamed_behind_a_failing_deletion_is_given_up(void **state)
 	two_free(&t);
 }
 
-/* How far the StoreController is held up in its policy. */
-typedef enum { OPEN, CLOSED, WAITED_AT } Gate;
-static Gate gate; /* Atomic */
-
-static uint32_t
-gated(const KvcObjectKey *key, const KvcAdapterDescriptor *adapters, size_t n)
-{
-	Gate closed = CLOSED;
-	__atomic_compare_exchange_n(&gate, &closed, WAITED_AT, false, __ATOMIC_ACQ_REL,
-				    __ATOMIC_ACQUIRE);
-	while (__atomic_load_n(&gate, __ATOMIC_ACQUIRE) != OPEN)
-		nap(1);
-	return (1u << n) - 1;
-}
-
-static const KvcStorePolicy gated_policy = {.select_store_targets = gated};
-
 /* The index has the rename when the controller is told of the deletion before it. */
 static void
 test_a_deletion_is_done_though_something_is_renamed_onto_the_name(void **state)
@@ -147,12 +135,12 @@ test_a_deletion_is_done_though_something_is_renamed_onto_the_name(void **state)
 	write_version(&t, t.new_key, 0);
 	drain(&t.b);
 	fake_set(fake, &fake->hold_renames, true);
-	__atomic_store_n(&gate, CLOSED, __ATOMIC_RELEASE);
+	gate_close();
 	write_version(&t, third, 0);
-	wait_until(__atomic_load_n(&gate, __ATOMIC_ACQUIRE) == WAITED_AT);
+	gate_wait();
 	delete_logged(&t, t.new_key, 1);
 	rename_keys(&t.b, t.old_key, t.new_key);
-	__atomic_store_n(&gate, OPEN, __ATOMIC_RELEASE);
+	gate_open();
 	wait_until(fake_count(fake, "rename", t.old_key) == 1);
 	assert_gone_after_a_kill(&t, *state, t.new_key);
 	fake_release_renames(fake);
