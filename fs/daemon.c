@@ -79,6 +79,8 @@ kvcfs_daemon_block_signals(void)
 	fill_signals(&set);
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
+	/* A limit on the size of files is EFBIG for who writes one, not the end of the mount. */
+	signal(SIGXFSZ, SIG_IGN);
 }
 
 /* Waits up to TIMEOUT_NS (-1: for ever). Returns the signal or 0; counts the ones that say stop. */

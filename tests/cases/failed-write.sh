@@ -90,5 +90,13 @@ for mode in "${IO_MODES[@]}"; do
 	rm -f "$RANK/$(chunk_hash above)"
 	wait_until 10 "$mode: all memory is back" status_is l1_used_bytes 0
 	assert_eq 0 "$(status l1_overrun_used_bytes)" "l1_overrun_used_bytes at rest"
+	# The daemon's own limit is an error for who writes, and not its end.
+	prlimit --pid "$DAEMON_PID" --fsize=$((1 << 20)):unlimited
+	! dd if=/dev/zero of="$RANK/$h" bs=1M count=8 status=none || fail "$mode: written beyond the limit"
+	expect_errno ENOENT stat "$RANK/$h"
+	prlimit --pid "$DAEMON_PID" --fsize=unlimited
+	head -c 8M /dev/zero >"$RANK/$h"
+	assert_eq $((8 << 20)) "$(stat -c %s "$RANK/$h")" "bytes once the limit is gone"
+	rm "$RANK/$h"
 	stop_fs
 done
