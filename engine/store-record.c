@@ -285,8 +285,10 @@ delete_older(KvcStoreController *c, KvcStoreRecord *r)
 {
 	if (r->key->space == KVC_SPACE_CHUNK || r->next || r->before || r->is_cancelled)
 		return;
-	uint32_t older = r->failed & c->active & ~deleting(r) &
-			 kvc_key_index_hidden_from(c->context->index, r->key);
+	/* Not what a rename has yet to take from this name. */
+	uint32_t failed = r->failed & c->active & ~blocked_by_deletion(r);
+	failed &= ~kvc_store_rename_has_old(r);
+	uint32_t older = failed & kvc_key_index_hidden_from(c->context->index, r->key);
 	if (!older)
 		return;
 	uint64_t id = kvc_deletion_log_add(c->context->deletions, r->key, older);

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Older versions that a store left behind, beside renames and deletions: what is deleted, and what
+ * must not be.
+ */
+
+#include "tests/unit/gated-policy.h"
+#include "tests/unit/rename-log-fixture.h"
+
+static Two
+two_logged_started(size_t n, Dir *dir)
+{
+	Two t = two_new(n);
+	open_log(&t, dir);
+	kvc_store_controller_start(t.b.store);
+	return t;
+}
+
+static void
+set_locks(FakeAdapter *fake, const KvcObjectKey *key, int locks)
+{
+	pthread_mutex_lock(&fake->lock);
+	fake_object(fake, key)->locks = locks;
+	pthread_mutex_unlock(&fake->lock);
+}
+
+/* `mv y n; mv n z; write n`: only one adapter has y, and does not rename n: it is z's. */
+static void
+test_an_older_version_is_not_what_is_yet_to_be_renamed(void **state)
+{
+	Two t = two_logged_started(2, *state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold_renames, true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	rename_keys(&t.b, t.new_key, third);
+	write_version(&t, t.new_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	set_locks(fake, third, 1);
+	fake_release_renames(fake);
+	wait_until(env_stat(t.b.env, stores_blocked) == 1);
+	wait_until(env_counts(t.b.env).dirty_objects == 0);
+	g_autoptr(GArray) all = replay(&t, *state);
+	assert_true(fake_has_version(fake, t.new_key, t.old_key, 0));
+	assert_false(is_replayed(all, 0, t.new_key));
+	set_locks(fake, third, 0);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, third, t.old_key, 0));
+	assert_false(fake_has(fake, t.new_key, NULL));
+	assert_true(fake_has_version(t.b.env->fakes[1], t.new_key, t.new_key, 1));
+	two_logged_free(&t);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		TEST_IN_DIR(test_an_older_version_is_not_what_is_yet_to_be_renamed),
+	};
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
