@@ -503,19 +503,16 @@ kvc_store_rename_overwritten(KvcStoreController *c, const KvcStoreRecord *r, siz
 }
 
 static void
-give_up_deferred(KvcStoreController *c, KvcStoreRename *m, bool is_failure)
+give_up_deferred(KvcStoreController *c, KvcStoreRename *m)
 {
 	while (m->deferred) {
 		size_t a = (size_t)__builtin_ctz(m->deferred);
 		m->deferred &= m->deferred - 1;
 		/* An older version, which nobody ought to find under a name that went on. */
-		if (is_failure && m->old_key->space != KVC_SPACE_CHUNK &&
-		    kvc_store_ops(c, a)->rename_key)
+		if (m->old_key->space != KVC_SPACE_CHUNK && kvc_store_ops(c, a)->rename_key)
 			kvc_key_index_hide_from(c->context->index, m->old_key, 1u << a, 0);
 		end_on_adapter(c, m, a, KVC_RENAME_ABSENT);
 	}
-	if (!is_failure)
-		return;
 	kvc_stats_add(c->context->stats, rename_errors, 1);
 	if (!kvc_store_may_log(c))
 		return;
@@ -532,8 +529,9 @@ kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r)
 	for (GSList *link = renames; link; link = link->next) {
 		KvcStoreRename *m = link->data;
 		bool is_known = kvc_key_index_get(c->context->index, m->old_key, NULL) == 0;
-		if (r->has_none || is_known) /* a newer OLD is stored over it */
-			give_up_deferred(c, m, !is_known);
+		/* Else nothing of it may stay beside a newer OLD, whose store may fail there. */
+		if (r->has_none && !is_known)
+			give_up_deferred(c, m);
 		m->todo |= m->deferred;
 		m->deferred = 0;
 		m->is_listed = false;

@@ -55,11 +55,63 @@ test_an_older_version_is_not_what_is_yet_to_be_renamed(void **state)
 	two_logged_free(&t);
 }
 
+/* The store of the newer OLD was given up before NEW was stored: nothing overwrites OLD. */
+static void
+test_an_old_name_is_deleted_where_a_newer_one_was_given_up(void **state)
+{
+	Two t = two_new(2);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	fake->ops.rename_key = NULL;
+	kvc_store_controller_start(t.b.store);
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold[FAKE_STORE], true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	fake_set(fake, &fake->hold[FAKE_STORE], false);
+	fake->bad_store = t.old_key;
+	write_version(&t, t.old_key, 1);
+	wait_until(env_stat(t.b.env, stores_failed) == 1);
+	fake_release(fake, FAKE_STORE);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.new_key, t.old_key, 0));
+	assert_true(fake_has_version(t.b.env->fakes[1], t.old_key, t.old_key, 1));
+	assert_false(fake_has(fake, t.old_key, NULL));
+	two_free(&t);
+}
+
+/* The same when it is given up after NEW was stored. */
+static void
+test_an_old_name_is_deleted_where_a_newer_one_is_given_up_later(void **state)
+{
+	Two t = two_new(2);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	fake->ops.rename_key = NULL;
+	kvc_store_controller_start(t.b.store);
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold[FAKE_STORE], true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	write_version(&t, t.old_key, 1);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 2);
+	fake->bad_store = t.old_key;
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(info_of(&t, t.new_key).tiers == (KVC_TIER_L1 | 3));
+	fake_release(fake, FAKE_STORE);
+	drain(&t.b);
+	assert_true(fake_has_version(t.b.env->fakes[1], t.old_key, t.old_key, 1));
+	assert_false(fake_has(fake, t.old_key, NULL));
+	two_free(&t);
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
 		TEST_IN_DIR(test_an_older_version_is_not_what_is_yet_to_be_renamed),
+		cmocka_unit_test(test_an_old_name_is_deleted_where_a_newer_one_was_given_up),
+		cmocka_unit_test(test_an_old_name_is_deleted_where_a_newer_one_is_given_up_later),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
