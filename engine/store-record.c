@@ -289,6 +289,9 @@ delete_older(KvcStoreController *c, KvcStoreRecord *r)
 	uint32_t failed = r->failed & c->active & ~blocked_by_deletion(r);
 	failed &= ~kvc_store_rename_has_old(r);
 	uint32_t older = failed & kvc_key_index_hidden_from(c->context->index, r->key);
+	for (size_t a = 0; a < c->n_adapters; a++)
+		if ((failed & (1u << a)) && kvc_store_is_listing(c, a)) /* nobody knows yet */
+			older |= 1u << a;
 	if (!older)
 		return;
 	uint64_t id = kvc_deletion_log_add(c->context->deletions, r->key, older);

@@ -105,6 +105,23 @@ test_an_old_name_is_deleted_where_a_newer_one_is_given_up_later(void **state)
 	two_free(&t);
 }
 
+/* The index does not know yet what an adapter has. */
+static void
+test_an_older_version_is_deleted_before_it_was_listed(void **state)
+{
+	Two t = two_started(2);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(GBytes) data = bytes_of(t.old_key, 100, 0);
+	fake_put(fake, t.old_key, data);
+	__atomic_store_n(&t.b.env->slots[0].is_listing, true, __ATOMIC_RELEASE);
+	fake->fail_stores = KVC_STORE_TRIES;
+	write_version(&t, t.old_key, 1);
+	drain(&t.b);
+	assert_true(fake_has_version(t.b.env->fakes[1], t.old_key, t.old_key, 1));
+	assert_false(fake_has(fake, t.old_key, NULL));
+	two_free(&t);
+}
+
 int
 main(void)
 {
@@ -112,6 +129,7 @@ main(void)
 		TEST_IN_DIR(test_an_older_version_is_not_what_is_yet_to_be_renamed),
 		cmocka_unit_test(test_an_old_name_is_deleted_where_a_newer_one_was_given_up),
 		cmocka_unit_test(test_an_old_name_is_deleted_where_a_newer_one_is_given_up_later),
+		cmocka_unit_test(test_an_older_version_is_deleted_before_it_was_listed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
