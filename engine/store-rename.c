@@ -97,21 +97,27 @@ active(const KvcStoreRecord *r, uint32_t wanted)
 	return work | kvc_store_rename_blocks(r, wanted & ~work);
 }
 
-static bool
-is_stuck_before(const KvcStoreRecord *r, unsigned a)
+/* Where has the deletion of R, which came before a rename, failed too often? */
+static uint32_t
+stuck_before(const KvcStoreRecord *r)
 {
-	return r && ((kvc_store_record_deleting(r) | r->delete_syncing) & (1u << a)) &&
-	       r->targets[a].delete_tries >= KVC_STORE_BLOCKED_TRIES;
+	uint32_t bits = 0, left = r ? kvc_store_record_deleting(r) | r->delete_syncing : 0;
+	for (; left; left &= left - 1) {
+		unsigned a = (unsigned)__builtin_ctz(left);
+		if (r->targets[a].delete_tries >= KVC_STORE_BLOCKED_TRIES)
+			bits |= 1u << a;
+	}
+	return bits;
 }
 
 static uint32_t
 stuck(const KvcStoreRename *m, unsigned depth)
 {
-	uint32_t bits = 0, pending = kvc_store_rename_pending(m);
-	for (uint32_t left = pending; left; left &= left - 1) {
+	/* Also where M itself has ended: what comes after it waits for that too. */
+	uint32_t bits = stuck_before(m->from_before) | stuck_before(m->to_before);
+	for (uint32_t left = kvc_store_rename_pending(m); left; left &= left - 1) {
 		unsigned a = (unsigned)__builtin_ctz(left);
-		if (m->targets[a].delete_tries >= KVC_STORE_BLOCKED_TRIES ||
-		    is_stuck_before(m->from_before, a) || is_stuck_before(m->to_before, a))
+		if (m->targets[a].delete_tries >= KVC_STORE_BLOCKED_TRIES)
 			bits |= 1u << a;
 	}
 	const KvcStoreRename *from = m->from_before ? m->from_before->after : NULL;
@@ -120,7 +126,7 @@ stuck(const KvcStoreRename *m, unsigned depth)
 		bits |= stuck(from, depth - 1);
 	if (depth > 0 && to && to != from)
 		bits |= stuck(to, depth - 1);
-	return bits & pending;
+	return bits;
 }
 
 uint32_t

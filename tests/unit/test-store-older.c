@@ -18,6 +18,14 @@ two_logged_started(size_t n, Dir *dir)
 }
 
 static void
+set_int(FakeAdapter *fake, int *what, int value)
+{
+	pthread_mutex_lock(&fake->lock);
+	*what = value;
+	pthread_mutex_unlock(&fake->lock);
+}
+
+static void
 set_locks(FakeAdapter *fake, const KvcObjectKey *key, int locks)
 {
 	pthread_mutex_lock(&fake->lock);
@@ -122,6 +130,30 @@ test_an_older_version_is_deleted_before_it_was_listed(void **state)
 	two_free(&t);
 }
 
+/* What blocks a store is before a rename that has ended on the adapter. */
+static void
+test_nothing_stays_dirty_behind_a_deletion_before_a_rename(void **state)
+{
+	Two t = two_new(1);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	fake->ops.rename_key = NULL;
+	kvc_store_controller_start(t.b.store);
+	write_version(&t, t.old_key, 0);
+	write_version(&t, t.new_key, 0);
+	drain(&t.b);
+	set_int(fake, &fake->fail_deletes, INT_MAX);
+	delete_key(&t.b, t.new_key, 1);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(env_counts(t.b.env).dirty_objects == 0);
+	assert_int_equal(get(&t.b.env->slots[0].renames_pending), 0);
+	write_version(&t, t.new_key, 1);
+	wait_until(env_counts(t.b.env).dirty_objects == 0);
+	set_int(fake, &fake->fail_deletes, 0);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.new_key, t.new_key, 1));
+	two_free(&t);
+}
+
 int
 main(void)
 {
@@ -130,6 +162,7 @@ main(void)
 		cmocka_unit_test(test_an_old_name_is_deleted_where_a_newer_one_was_given_up),
 		cmocka_unit_test(test_an_old_name_is_deleted_where_a_newer_one_is_given_up_later),
 		cmocka_unit_test(test_an_older_version_is_deleted_before_it_was_listed),
+		cmocka_unit_test(test_nothing_stays_dirty_behind_a_deletion_before_a_rename),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
