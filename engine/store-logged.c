@@ -153,6 +153,9 @@ kvc_store_logged_synced(KvcStoreController *c, uint64_t position, int error)
 static bool
 may_be_left(KvcStoreController *c, const KvcStoreRecord *r)
 {
+	/* Without a log only what an older version is deleted for: nobody asked for that. */
+	if (!c->context->deletions && r->delete_order != UINT64_MAX)
+		return false;
 	/* Nothing remembers a rename across the end: it would be undone. */
 	if (r->object || r->next || r->after || r->delete_todo || r->delete_busy ||
 	    r->attributes_todo || r->attributes_busy)
@@ -171,8 +174,6 @@ kvc_store_logged_may_leave_all(KvcStoreController *c)
 {
 	GHashTableIter iter;
 	KvcStoreRecord *r;
-	if (!c->context->deletions)
-		return g_hash_table_size(c->records) == 0;
 	g_hash_table_iter_init(&iter, c->records);
 	while (g_hash_table_iter_next(&iter, NULL, (void **)&r))
 		if (!may_be_left(c, r))

@@ -154,6 +154,21 @@ test_nothing_stays_dirty_behind_a_deletion_before_a_rename(void **state)
 	two_free(&t);
 }
 
+/* Without a log: an adapter that takes nothing and deletes nothing. */
+static void
+test_a_drain_does_not_wait_for_an_older_version(void **state)
+{
+	Two t = two_started(2);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	set_int(fake, &fake->fail_stores, INT_MAX);
+	set_int(fake, &fake->fail_deletes, INT_MAX);
+	write_version(&t, t.old_key, 1);
+	assert_int_equal(kvc_store_controller_drain(t.b.store, 5 * KVC_SEC_NS), 0);
+	two_free(&t);
+}
+
 int
 main(void)
 {
@@ -163,6 +178,7 @@ main(void)
 		cmocka_unit_test(test_an_old_name_is_deleted_where_a_newer_one_is_given_up_later),
 		cmocka_unit_test(test_an_older_version_is_deleted_before_it_was_listed),
 		cmocka_unit_test(test_nothing_stays_dirty_behind_a_deletion_before_a_rename),
+		cmocka_unit_test(test_a_drain_does_not_wait_for_an_older_version),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
