@@ -36,6 +36,8 @@ kvc_store_logged_note_sources(KvcStoreController *c, const KvcObjectKey *key)
 	while (c->context->deletions && r && kvc_store_rename_is_target(r)) {
 		KvcStoreRename *m = r->after;
 		uint32_t pending = kvc_store_rename_pending(m);
+		if (m->from_before) /* where OLD is what an earlier rename has yet to take */
+			pending &= ~kvc_store_rename_has_old(m->from_before);
 		if (pending)
 			m->delete_id =
 				kvc_deletion_log_add(c->context->deletions, m->old_key, pending);

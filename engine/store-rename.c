@@ -141,11 +141,19 @@ kvc_store_rename_stuck(const KvcStoreRecord *r)
 uint32_t
 kvc_store_rename_has_old(const KvcStoreRecord *r)
 {
-	const KvcStoreRename *m = r->after;
-	if (!m || r != m->from || m->delete_id)
-		return 0;
-	uint32_t is_there = m->fd < 0 ? UINT32_MAX : m->fresh;
-	return (m->todo | m->busy | m->waiting) & ~m->by_store & ~m->purge & is_there;
+	uint32_t bits = 0, brought = 0;
+	/* Of several the oldest one takes what is there now; what one brings is to be deleted. */
+	for (; r && r->after; r = previous(r)) {
+		const KvcStoreRename *m = r->after;
+		uint32_t here = (m->todo | m->busy | m->waiting) & ~m->by_store;
+		uint32_t is_there = m->fd < 0 ? UINT32_MAX : m->fresh;
+		bits &= ~here;
+		if (r == m->to)
+			brought |= here;
+		else if (!m->delete_id)
+			bits |= here & ~m->purge & is_there & ~brought;
+	}
+	return bits;
 }
 
 bool

@@ -169,6 +169,59 @@ test_a_drain_does_not_wait_for_an_older_version(void **state)
 	two_free(&t);
 }
 
+/* `mv k z; write k; mv k y; write k; rm k`. */
+static void
+test_a_deletion_is_not_of_what_an_earlier_rename_has_yet_to_take(void **state)
+{
+	Two t = two_logged_started(1, *state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold_renames, true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	write_version(&t, t.old_key, 1);
+	rename_keys(&t.b, t.old_key, third);
+	write_version(&t, t.old_key, 2);
+	delete_logged(&t, t.old_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	g_autoptr(GArray) all = replay(&t, *state);
+	assert_false(is_replayed(all, 0, t.old_key));
+	fake_release_renames(fake);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.new_key, t.old_key, 0));
+	assert_true(fake_has_version(fake, third, t.old_key, 1));
+	assert_false(fake_has(fake, t.old_key, NULL));
+	two_logged_free(&t);
+}
+
+/* `mv k z; write k; mv k y; rm y`: k is z's. */
+static void
+test_a_former_name_is_not_what_an_earlier_rename_has_yet_to_take(void **state)
+{
+	Two t = two_logged_started(1, *state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold_renames, true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	write_version(&t, t.old_key, 1);
+	rename_keys(&t.b, t.old_key, third);
+	delete_logged(&t, third, 1);
+	kvc_store_controller_settle(t.b.store);
+	g_autoptr(GArray) all = replay(&t, *state);
+	assert_false(is_replayed(all, 0, t.old_key));
+	fake_release_renames(fake);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.new_key, t.old_key, 0));
+	assert_false(fake_has(fake, third, NULL));
+	assert_false(fake_has(fake, t.old_key, NULL));
+	two_logged_free(&t);
+}
+
 int
 main(void)
 {
@@ -179,6 +232,8 @@ main(void)
 		cmocka_unit_test(test_an_older_version_is_deleted_before_it_was_listed),
 		cmocka_unit_test(test_nothing_stays_dirty_behind_a_deletion_before_a_rename),
 		cmocka_unit_test(test_a_drain_does_not_wait_for_an_older_version),
+		TEST_IN_DIR(test_a_deletion_is_not_of_what_an_earlier_rename_has_yet_to_take),
+		TEST_IN_DIR(test_a_former_name_is_not_what_an_earlier_rename_has_yet_to_take),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
