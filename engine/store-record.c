@@ -491,6 +491,22 @@ known_since(KvcStoreController *c, const KvcStoreRecord *r, uint32_t adapters)
 	return tiers & adapters & ~deleting(r);
 }
 
+/* ADAPTER has nothing of what R deletes. */
+static void
+confirm_without(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
+{
+	kvc_store_record_drop_delete(c, r, adapter);
+	kvc_store_logged_confirm(c, r, adapter);
+}
+
+void
+kvc_store_record_spare(KvcStoreController *c, KvcStoreRecord *r)
+{
+	uint32_t spared = deleting(r) ? r->delete_todo & kvc_store_rename_has_old(r) : 0;
+	while (spared)
+		confirm_without(c, r, take_bit(&spared));
+}
+
 void
 kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters, uint64_t id)
 {
@@ -509,7 +525,7 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 	r->delete_id = MAX(r->delete_id, id);
 	adapters &= ~others;
 	while (others)
-		kvc_store_logged_confirm(c, r, take_bit(&others));
+		confirm_without(c, r, take_bit(&others));
 	cancel_store(c, r);
 	r->attributes_todo &= ~adapters;
 	r->error = 0;

@@ -615,6 +615,7 @@ advance(KvcStoreController *c, KvcStoreRename *m)
 		m->fresh |= m->from_before->stored;
 	drop_if_over(c, &m->from_before);
 	drop_if_over(c, &m->to_before);
+	kvc_store_record_spare(c, m->from);
 	uint32_t begin = m->todo & ~active(m->from_before, m->todo);
 	begin &= ~active(m->to_before, begin);
 	/* What is being stored over OLD ends first: it overwrites, or OLD is deleted then. */

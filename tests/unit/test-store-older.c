@@ -222,6 +222,52 @@ test_a_former_name_is_not_what_an_earlier_rename_has_yet_to_take(void **state)
 	two_logged_free(&t);
 }
 
+/* `write k; mv k z; write k; rm k` while the first one is being stored. */
+static void
+carried(void **state, bool twice)
+{
+	Two t = two_logged_started(1, *state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	fake_set(fake, &fake->hold[FAKE_STORE], true);
+	fake_set(fake, &fake->hold_renames, true);
+	write_version(&t, t.old_key, 0);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	write_version(&t, t.old_key, 1);
+	delete_logged(&t, t.old_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	fake_release(fake, FAKE_STORE);
+	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	if (twice) {
+		write_version(&t, t.old_key, 2);
+		delete_logged(&t, t.old_key, 1);
+		kvc_store_controller_settle(t.b.store);
+	} else {
+		g_autoptr(GArray) all = replay(&t, *state);
+		assert_true(fake_has_version(fake, t.old_key, t.old_key, 0));
+		assert_false(is_replayed(all, 0, t.old_key));
+	}
+	fake_release_renames(fake);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.new_key, t.old_key, 0));
+	assert_false(fake_has(fake, t.old_key, NULL));
+	assert_int_equal(fake_count(fake, "delete", t.old_key), 0);
+	assert_int_equal(get(&t.b.env->slots[0].deletes_pending), 0);
+	two_logged_free(&t);
+}
+
+static void
+test_a_deletion_is_not_of_what_is_being_stored_to_be_renamed(void **state)
+{
+	carried(state, false);
+}
+
+static void
+test_it_is_not_deleted_with_a_second_deletion_either(void **state)
+{
+	carried(state, true);
+}
+
 int
 main(void)
 {
@@ -234,6 +280,8 @@ main(void)
 		cmocka_unit_test(test_a_drain_does_not_wait_for_an_older_version),
 		TEST_IN_DIR(test_a_deletion_is_not_of_what_an_earlier_rename_has_yet_to_take),
 		TEST_IN_DIR(test_a_former_name_is_not_what_an_earlier_rename_has_yet_to_take),
+		TEST_IN_DIR(test_a_deletion_is_not_of_what_is_being_stored_to_be_renamed),
+		TEST_IN_DIR(test_it_is_not_deleted_with_a_second_deletion_either),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
