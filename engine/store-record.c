@@ -12,6 +12,7 @@
  * deletion.
  */
 
+#include "engine/deletion-log.h"
 #include "engine/store-private.h"
 
 #include <errno.h>
