@@ -36,6 +36,8 @@ kvc_store_logged_note_sources(KvcStoreController *c, const KvcObjectKey *key)
 	while (c->context->deletions && r && kvc_store_rename_is_target(r)) {
 		KvcStoreRename *m = r->after;
 		uint32_t pending = kvc_store_rename_pending(m);
+		if (m->from_before) /* where OLD is what an earlier rename has yet to take */
+			pending &= ~kvc_store_rename_has_old(m->from_before);
 		if (pending)
 			m->delete_id =
 				kvc_deletion_log_add(c->context->deletions, m->old_key, pending);
@@ -153,6 +155,9 @@ kvc_store_logged_synced(KvcStoreController *c, uint64_t position, int error)
 static bool
 may_be_left(KvcStoreController *c, const KvcStoreRecord *r)
 {
+	/* Without a log only what an older version is deleted for: nobody asked for that. */
+	if (!c->context->deletions && r->delete_order != UINT64_MAX)
+		return false;
 	/* Nothing remembers a rename across the end: it would be undone. */
 	if (r->object || r->next || r->after || r->delete_todo || r->delete_busy ||
 	    r->attributes_todo || r->attributes_busy)
@@ -171,8 +176,6 @@ kvc_store_logged_may_leave_all(KvcStoreController *c)
 {
 	GHashTableIter iter;
 	KvcStoreRecord *r;
-	if (!c->context->deletions)
-		return g_hash_table_size(c->records) == 0;
 	g_hash_table_iter_init(&iter, c->records);
 	while (g_hash_table_iter_next(&iter, NULL, (void **)&r))
 		if (!may_be_left(c, r))

@@ -300,6 +300,8 @@ void kvc_store_record_free(KvcStoreController *c, KvcStoreRecord *r, int waiters
 void kvc_store_leave_ready(KvcStoreTarget *t);
 /* R is not deleted from ADAPTER, unless that is under way. */
 void kvc_store_record_drop_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter);
+/* R does not delete what a rename has yet to take from its key. */
+void kvc_store_record_spare(KvcStoreController *c, KvcStoreRecord *r);
 /* Moves what is due out of the back-off queues. */
 void kvc_store_fire_backoffs(KvcStoreController *c, int64_t now_ns);
 /* When the next one is due, or 0. */

@@ -12,6 +12,7 @@
  * deletion.
  */
 
+#include "engine/deletion-log.h"
 #include "engine/store-private.h"
 
 #include <errno.h>
@@ -285,8 +286,13 @@ delete_older(KvcStoreController *c, KvcStoreRecord *r)
 {
 	if (r->key->space == KVC_SPACE_CHUNK || r->next || r->before || r->is_cancelled)
 		return;
-	uint32_t older = r->failed & c->active & ~deleting(r) &
-			 kvc_key_index_hidden_from(c->context->index, r->key);
+	/* Not what a rename has yet to take from this name. */
+	uint32_t failed = r->failed & c->active & ~blocked_by_deletion(r);
+	failed &= ~kvc_store_rename_has_old(r);
+	uint32_t older = failed & kvc_key_index_hidden_from(c->context->index, r->key);
+	for (size_t a = 0; a < c->n_adapters; a++)
+		if ((failed & (1u << a)) && kvc_store_is_listing(c, a)) /* nobody knows yet */
+			older |= 1u << a;
 	if (!older)
 		return;
 	uint64_t id = kvc_deletion_log_add(c->context->deletions, r->key, older);
@@ -486,6 +492,22 @@ known_since(KvcStoreController *c, const KvcStoreRecord *r, uint32_t adapters)
 	return tiers & adapters & ~deleting(r);
 }
 
+/* ADAPTER has nothing of what R deletes. */
+static void
+confirm_without(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
+{
+	kvc_store_record_drop_delete(c, r, adapter);
+	kvc_store_logged_confirm(c, r, adapter);
+}
+
+void
+kvc_store_record_spare(KvcStoreController *c, KvcStoreRecord *r)
+{
+	uint32_t spared = deleting(r) ? r->delete_todo & kvc_store_rename_has_old(r) : 0;
+	while (spared)
+		confirm_without(c, r, take_bit(&spared));
+}
+
 void
 kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapters, uint64_t id)
 {
@@ -504,7 +526,7 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 	r->delete_id = MAX(r->delete_id, id);
 	adapters &= ~others;
 	while (others)
-		kvc_store_logged_confirm(c, r, take_bit(&others));
+		confirm_without(c, r, take_bit(&others));
 	cancel_store(c, r);
 	r->attributes_todo &= ~adapters;
 	r->error = 0;

@@ -97,21 +97,27 @@ active(const KvcStoreRecord *r, uint32_t wanted)
 	return work | kvc_store_rename_blocks(r, wanted & ~work);
 }
 
-static bool
-is_stuck_before(const KvcStoreRecord *r, unsigned a)
+/* Where has the deletion of R, which came before a rename, failed too often? */
+static uint32_t
+stuck_before(const KvcStoreRecord *r)
 {
-	return r && ((kvc_store_record_deleting(r) | r->delete_syncing) & (1u << a)) &&
-	       r->targets[a].delete_tries >= KVC_STORE_BLOCKED_TRIES;
+	uint32_t bits = 0, left = r ? kvc_store_record_deleting(r) | r->delete_syncing : 0;
+	for (; left; left &= left - 1) {
+		unsigned a = (unsigned)__builtin_ctz(left);
+		if (r->targets[a].delete_tries >= KVC_STORE_BLOCKED_TRIES)
+			bits |= 1u << a;
+	}
+	return bits;
 }
 
 static uint32_t
 stuck(const KvcStoreRename *m, unsigned depth)
 {
-	uint32_t bits = 0, pending = kvc_store_rename_pending(m);
-	for (uint32_t left = pending; left; left &= left - 1) {
+	/* Also where M itself has ended: what comes after it waits for that too. */
+	uint32_t bits = stuck_before(m->from_before) | stuck_before(m->to_before);
+	for (uint32_t left = kvc_store_rename_pending(m); left; left &= left - 1) {
 		unsigned a = (unsigned)__builtin_ctz(left);
-		if (m->targets[a].delete_tries >= KVC_STORE_BLOCKED_TRIES ||
-		    is_stuck_before(m->from_before, a) || is_stuck_before(m->to_before, a))
+		if (m->targets[a].delete_tries >= KVC_STORE_BLOCKED_TRIES)
 			bits |= 1u << a;
 	}
 	const KvcStoreRename *from = m->from_before ? m->from_before->after : NULL;
@@ -120,7 +126,7 @@ stuck(const KvcStoreRename *m, unsigned depth)
 		bits |= stuck(from, depth - 1);
 	if (depth > 0 && to && to != from)
 		bits |= stuck(to, depth - 1);
-	return bits & pending;
+	return bits;
 }
 
 uint32_t
@@ -135,11 +141,19 @@ kvc_store_rename_stuck(const KvcStoreRecord *r)
 uint32_t
 kvc_store_rename_has_old(const KvcStoreRecord *r)
 {
-	const KvcStoreRename *m = r->after;
-	if (!m || r != m->from || m->delete_id)
-		return 0;
-	uint32_t is_there = m->fd < 0 ? UINT32_MAX : m->fresh;
-	return (m->todo | m->busy | m->waiting) & ~m->by_store & ~m->purge & is_there;
+	uint32_t bits = 0, brought = 0;
+	/* Of several the oldest one takes what is there now; what one brings is to be deleted. */
+	for (; r && r->after; r = previous(r)) {
+		const KvcStoreRename *m = r->after;
+		uint32_t here = (m->todo | m->busy | m->waiting) & ~m->by_store;
+		uint32_t is_there = m->fd < 0 ? UINT32_MAX : m->fresh;
+		bits &= ~here;
+		if (r == m->to)
+			brought |= here;
+		else if (!m->delete_id)
+			bits |= here & ~m->purge & is_there & ~brought;
+	}
+	return bits;
 }
 
 bool
@@ -503,19 +517,16 @@ kvc_store_rename_overwritten(KvcStoreController *c, const KvcStoreRecord *r, siz
 }
 
 static void
-give_up_deferred(KvcStoreController *c, KvcStoreRename *m, bool is_failure)
+give_up_deferred(KvcStoreController *c, KvcStoreRename *m)
 {
 	while (m->deferred) {
 		size_t a = (size_t)__builtin_ctz(m->deferred);
 		m->deferred &= m->deferred - 1;
 		/* An older version, which nobody ought to find under a name that went on. */
-		if (is_failure && m->old_key->space != KVC_SPACE_CHUNK &&
-		    kvc_store_ops(c, a)->rename_key)
+		if (m->old_key->space != KVC_SPACE_CHUNK && kvc_store_ops(c, a)->rename_key)
 			kvc_key_index_hide_from(c->context->index, m->old_key, 1u << a, 0);
 		end_on_adapter(c, m, a, KVC_RENAME_ABSENT);
 	}
-	if (!is_failure)
-		return;
 	kvc_stats_add(c->context->stats, rename_errors, 1);
 	if (!kvc_store_may_log(c))
 		return;
@@ -532,8 +543,9 @@ kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r)
 	for (GSList *link = renames; link; link = link->next) {
 		KvcStoreRename *m = link->data;
 		bool is_known = kvc_key_index_get(c->context->index, m->old_key, NULL) == 0;
-		if (r->has_none || is_known) /* a newer OLD is stored over it */
-			give_up_deferred(c, m, !is_known);
+		/* Else nothing of it may stay beside a newer OLD, whose store may fail there. */
+		if (r->has_none && !is_known)
+			give_up_deferred(c, m);
 		m->todo |= m->deferred;
 		m->deferred = 0;
 		m->is_listed = false;
@@ -603,6 +615,7 @@ advance(KvcStoreController *c, KvcStoreRename *m)
 		m->fresh |= m->from_before->stored;
 	drop_if_over(c, &m->from_before);
 	drop_if_over(c, &m->to_before);
+	kvc_store_record_spare(c, m->from);
 	uint32_t begin = m->todo & ~active(m->from_before, m->todo);
 	begin &= ~active(m->to_before, begin);
 	/* What is being stored over OLD ends first: it overwrites, or OLD is deleted then. */
