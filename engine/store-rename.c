@@ -53,13 +53,13 @@ kvc_store_rename_newer(const KvcStoreRecord *r)
 	return r == m->from_before ? m->from : m->to;
 }
 
-/* Where is R's key being stored or deleted, by R or by a newer record of it? */
+/* Where is R's key being stored, deleted or renamed, by R or by something newer of it? */
 static uint32_t
 busy_since(const KvcStoreRecord *r)
 {
 	uint32_t bits = 0;
 	for (; r; r = kvc_store_rename_newer(r))
-		bits |= r->busy | r->delete_busy;
+		bits |= r->busy | r->delete_busy | (r->before ? r->before->busy : 0);
 	return bits;
 }
 
@@ -480,6 +480,8 @@ kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message)
 	else
 		end_rename(c, m, a, message->error);
 	kvc_store_rename_kick(c, m);
+	kvc_store_rename_kick_past(c, m->from_before);
+	kvc_store_rename_kick_past(c, m->to_before);
 	/* They wait for it, and it for them: they stay. */
 	kvc_store_record_advance(c, m->from);
 	kvc_store_record_advance(c, m->to);
@@ -532,7 +534,7 @@ kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r)
 	for (GSList *link = renames; link; link = link->next) {
 		KvcStoreRename *m = link->data;
 		bool is_known = kvc_key_index_get(c->context->index, m->old_key, NULL) == 0;
-		if (r->has_none || is_known) /* a newer OLD is stored over it */
+		if (r->has_none) /* a newer OLD is stored over it */
 			give_up_deferred(c, m, !is_known);
 		m->todo |= m->deferred;
 		m->deferred = 0;
@@ -605,7 +607,8 @@ advance(KvcStoreController *c, KvcStoreRename *m)
 	drop_if_over(c, &m->to_before);
 	uint32_t begin = m->todo & ~active(m->from_before, m->todo);
 	begin &= ~active(m->to_before, begin);
-	/* What is being stored over OLD ends first: it overwrites, or OLD is deleted then. */
+	/* What is being stored, or renamed, over OLD ends first: it overwrites, or OLD is deleted
+	 * then. */
 	begin &= ~(busy_since(m->from) & m->by_store);
 	for (; begin; begin &= begin - 1)
 		begin_on_adapter(c, m, (size_t)__builtin_ctz(begin));

@@ -218,6 +218,63 @@ test_a_former_name_is_deleted_though_it_is_there_again(void **state)
 	two_logged_free(&t);
 }
 
+/* NEW is stored, and deleted, before the newer OLD is stored over what was renamed. */
+static void
+test_a_former_name_is_deleted_though_its_newer_store_is_held(void **state)
+{
+	Two t = two_logged(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	fake->ops.rename_key = NULL;
+	kvc_store_controller_start(t.b.store);
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold[FAKE_STORE], true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	write_version(&t, t.old_key, 1);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 2);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(info_of(&t, t.new_key).tiers == (KVC_TIER_L1 | 1));
+	delete_logged(&t, t.new_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	wait_until(!fake_has(fake, t.new_key, NULL));
+	assert_gone_after_a_kill(&t, *state, t.old_key);
+	fake_release(fake, FAKE_STORE);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.old_key, t.old_key, 1));
+	assert_int_equal(info_of(&t, t.old_key).tiers, KVC_TIER_L1 | 1);
+	two_logged_free(&t);
+}
+
+/* OLD is to be deleted late, and another one is being renamed to it. */
+static void
+test_a_late_deletion_of_the_old_name_is_none_of_what_is_renamed_to_it(void **state)
+{
+	Two t = two_logged_started(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	write_version(&t, third, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold[FAKE_STORE], true);
+	fake->fail_stores = 1;
+	write_version(&t, t.old_key, 0);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(fake_count(fake, "store", t.new_key) == 1);
+	fake_set(fake, &fake->hold_renames, true);
+	rename_keys(&t.b, third, t.old_key);
+	wait_until(fake_count(fake, "rename", third) == 1);
+	delete_logged(&t, t.new_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	fake_release_renames(fake);
+	fake_release(fake, FAKE_STORE);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.old_key, third, 0));
+	assert_int_equal(info_of(&t, t.old_key).tiers, KVC_TIER_L1 | 1);
+	two_logged_free(&t);
+}
+
 /* That it is renamed away does not confirm the deletion of what is to be renamed back. */
 static void
 test_a_rename_back_is_no_end_of_a_deletion(void **state)
@@ -278,6 +335,8 @@ main(void)
 		TEST_IN_DIR(test_a_deletion_behind_a_store_is_not_confirmed_by_it),
 		TEST_IN_DIR(test_a_deleted_name_of_before_waits_for_no_later_store),
 		TEST_IN_DIR(test_a_former_name_is_deleted_though_it_is_there_again),
+		TEST_IN_DIR(test_a_former_name_is_deleted_though_its_newer_store_is_held),
+		TEST_IN_DIR(test_a_late_deletion_of_the_old_name_is_none_of_what_is_renamed_to_it),
 		TEST_IN_DIR(test_a_rename_back_is_no_end_of_a_deletion),
 		TEST_IN_DIR(test_a_deletion_is_not_of_what_is_yet_to_be_renamed),
 	};
