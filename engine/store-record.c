@@ -12,6 +12,7 @@
  * deletion.
  */
 
+#include "engine/deletion-log.h"
 #include "engine/store-private.h"
 
 #include <errno.h>
@@ -482,7 +483,8 @@ known_since(KvcStoreController *c, const KvcStoreRecord *r, uint32_t adapters)
 	if (kvc_key_index_get(c->context->index, r->key, &info) < 0)
 		return 0;
 	/* A rename that is not told yet comes after this deletion. */
-	uint32_t tiers = kvc_store_rename_is_target(r) ? info.tiers : info.tiers & ~info.renaming;
+	bool is_told = kvc_store_rename_is_target(r) && r->after->version == info.version;
+	uint32_t tiers = is_told ? info.tiers : info.tiers & ~info.renaming;
 	return tiers & adapters & ~deleting(r);
 }
 

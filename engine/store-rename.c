@@ -187,6 +187,7 @@ rename_new(KvcStoreController *c, const KvcStoreMessage *message)
 	m->old_key = kvc_object_key_ref(message->key);
 	m->new_key = kvc_object_key_ref(message->new_key);
 	m->object = message->object;
+	m->version = message->version;
 	m->fd = message->object ? message->object->fd : -1;
 	m->todo = message->renamers;
 	m->by_store = m->deferred = message->adapters & ~message->renamers;

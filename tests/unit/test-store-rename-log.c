@@ -149,6 +149,37 @@ test_a_deletion_is_done_though_something_is_renamed_onto_the_name(void **state)
 	two_logged_free(&t);
 }
 
+/* The same, when another rename onto it is going on. */
+static void
+test_a_deletion_is_done_though_something_is_renamed_onto_the_name_twice(void **state)
+{
+	Two t = two_logged(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3), fourth = key_new(t.b.env, 4);
+	t.b.store->policy = &gated_policy;
+	kvc_store_controller_start(t.b.store);
+	write_version(&t, t.old_key, 0);
+	write_version(&t, third, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold_renames, true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	gate_close();
+	write_version(&t, fourth, 0);
+	gate_wait();
+	delete_logged(&t, t.new_key, 1);
+	rename_keys(&t.b, third, t.new_key);
+	gate_open();
+	go_round(&t);
+	g_autoptr(GArray) all = replay(&t, *state);
+	assert_true(is_replayed(all, 0, t.new_key));
+	fake_release_renames(fake);
+	drain(&t.b);
+	assert_int_equal(fake_count(fake, "delete", t.new_key), 1);
+	assert_true(fake_has_version(fake, t.new_key, third, 0));
+	two_logged_free(&t);
+}
+
 /* That the store of a newer OLD overwrote the renamed one does not confirm its own deletion. */
 static void
 test_a_deletion_behind_a_store_is_not_confirmed_by_it(void **state)
@@ -188,6 +219,31 @@ test_a_deleted_name_of_before_waits_for_no_later_store(void **state)
 	drain(&t.b);
 	assert_true(fake_has_version(t.b.env->fakes[0], third, t.old_key, 1));
 	assert_false(fake_has(t.b.env->fakes[0], t.old_key, NULL));
+	two_logged_free(&t);
+}
+
+/* There, back and there, and deleted: the end of the first rename is not that of the last one. */
+static void
+test_a_name_that_was_former_twice_is_deleted(void **state)
+{
+	Two t = two_logged(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	fake->ops.rename_key = NULL;
+	rename_what_is_not_stored(&t);
+	rename_keys(&t.b, t.new_key, t.old_key);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 2);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	delete_logged(&t, t.new_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	fake_release_nth(fake, FAKE_STORE, 1);
+	wait_until(env_stat(t.b.env, stores_completed) == 1);
+	go_round(&t);
+	assert_true(fake_has(fake, t.old_key, NULL));
+	assert_gone_after_a_kill(&t, *state, t.old_key);
+	fake_release(fake, FAKE_STORE);
+	drain(&t.b);
+	assert_false(fake_has(fake, t.old_key, NULL));
+	assert_false(fake_has(fake, t.new_key, NULL));
 	two_logged_free(&t);
 }
 
@@ -332,6 +388,9 @@ main(void)
 		TEST_IN_DIR(test_a_store_in_back_off_waits_for_the_log),
 		cmocka_unit_test(test_what_is_renamed_behind_a_failing_deletion_is_given_up),
 		TEST_IN_DIR(test_a_deletion_is_done_though_something_is_renamed_onto_the_name),
+		TEST_IN_DIR(
+			test_a_deletion_is_done_though_something_is_renamed_onto_the_name_twice),
+		TEST_IN_DIR(test_a_name_that_was_former_twice_is_deleted),
 		TEST_IN_DIR(test_a_deletion_behind_a_store_is_not_confirmed_by_it),
 		TEST_IN_DIR(test_a_deleted_name_of_before_waits_for_no_later_store),
 		TEST_IN_DIR(test_a_former_name_is_deleted_though_it_is_there_again),
