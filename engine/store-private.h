@@ -359,6 +359,11 @@ uint32_t kvc_store_rename_stuck(const KvcStoreRecord *r);
  * since is none of that.
  */
 uint32_t kvc_store_rename_has_old(const KvcStoreRecord *r);
+/*
+ * ADAPTER has nothing that R's deletion is about. An older one of the key may be yet to be done
+ * there: then that one's end confirms R's in the log as well. False: there is none.
+ */
+bool kvc_store_rename_pass_deletion(const KvcStoreRecord *r, size_t adapter);
 /* The record of R's key that comes after R, or NULL. */
 KvcStoreRecord *kvc_store_rename_newer(const KvcStoreRecord *r);
 /* Is R's key the new name of a rename that is pending? */

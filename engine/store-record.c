@@ -192,7 +192,7 @@ kvc_store_may_log(KvcStoreController *c)
 static void
 note_outdated(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter)
 {
-	if (r->key->space != KVC_SPACE_CHUNK && !r->before && !r->after)
+	if (r->key->space != KVC_SPACE_CHUNK && !r->before)
 		kvc_key_index_note_outdated(c->context->index, r->key, 1u << adapter);
 }
 
@@ -505,8 +505,11 @@ kvc_store_record_delete(KvcStoreController *c, KvcObjectKey *key, uint32_t adapt
 	others |= adapters & kvc_store_rename_has_old(r);
 	r->delete_id = MAX(r->delete_id, id);
 	adapters &= ~others;
-	while (others)
-		kvc_store_logged_confirm(c, r, take_bit(&others));
+	while (others) {
+		size_t a = take_bit(&others);
+		if (!kvc_store_rename_pass_deletion(r, a))
+			kvc_store_logged_confirm(c, r, a);
+	}
 	cancel_store(c, r);
 	r->attributes_todo &= ~adapters;
 	r->error = 0;

@@ -143,6 +143,27 @@ kvc_store_rename_has_old(const KvcStoreRecord *r)
 }
 
 bool
+kvc_store_rename_pass_deletion(const KvcStoreRecord *r, size_t adapter)
+{
+	uint32_t bit = 1u << adapter;
+	uint64_t id = r->delete_id;
+	while (r && r->after) {
+		KvcStoreRename *m = r->after;
+		if (r == m->from && m->delete_id && (kvc_store_rename_pending(m) & bit)) {
+			m->delete_id = MAX(m->delete_id, id);
+			return true;
+		}
+		KvcStoreRecord *before = previous(r);
+		if (before && (kvc_store_record_deleting(before) & bit)) {
+			before->delete_id = MAX(before->delete_id, id);
+			return true;
+		}
+		r = before;
+	}
+	return false;
+}
+
+bool
 kvc_store_rename_is_target(const KvcStoreRecord *r)
 {
 	return r->after && r == r->after->to;

@@ -380,6 +380,65 @@ test_a_deletion_is_not_of_what_is_yet_to_be_renamed(void **state)
 	two_logged_free(&t);
 }
 
+/* Nor does it confirm the deletion of what was there before that, and is yet to be renamed too. */
+static void
+test_a_deletion_of_nothing_does_not_confirm_an_older_one(void **state)
+{
+	Two t = two_logged_started(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3), fourth = key_new(t.b.env, 4);
+	write_version(&t, t.old_key, 0);
+	write_version(&t, third, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold_renames, true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	delete_logged(&t, t.new_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	rename_keys(&t.b, third, t.old_key);
+	rename_keys(&t.b, t.old_key, fourth);
+	write_version(&t, t.old_key, 1);
+	delete_logged(&t, t.old_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	assert_gone_after_a_kill(&t, *state, t.old_key);
+	fake_release_renames(fake);
+	drain(&t.b);
+	g_autoptr(GArray) all = replay(&t, *state);
+	assert_int_equal(all->len, 0);
+	assert_true(fake_has_version(fake, fourth, third, 0));
+	assert_false(fake_has(fake, t.old_key, NULL));
+	assert_false(fake_has(fake, t.new_key, NULL));
+	two_logged_free(&t);
+}
+
+/* The older one was stored when there was a newer one, and another adapter was yet to rename. */
+static void
+test_an_older_version_is_deleted_though_a_rename_is_not_over(void **state)
+{
+	Two t = two_new(2);
+	FakeAdapter **fakes = t.b.env->fakes;
+	open_log(&t, *state);
+	kvc_store_controller_start(t.b.store);
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake_set(fakes[1], &fakes[1]->hold_renames, true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(info_of(&t, t.new_key).renaming == 2);
+	fake_set(fakes[0], &fakes[0]->hold[FAKE_STORE], true);
+	write_version(&t, t.old_key, 1);
+	wait_until(fake_count_held(fakes[0], FAKE_STORE) == 1);
+	write_version(&t, t.old_key, 2);
+	fake_release_nth(fakes[0], FAKE_STORE, 0);
+	fakes[0]->fail_stores = 3;
+	fake_release(fakes[0], FAKE_STORE);
+	wait_until(env_stat(t.b.env, stores_failed) == 1);
+	fake_release_renames(fakes[1]);
+	drain(&t.b);
+	assert_true(fake_has_version(fakes[1], t.old_key, t.old_key, 2));
+	assert_false(fake_has(fakes[0], t.old_key, NULL));
+	two_logged_free(&t);
+}
+
 int
 main(void)
 {
@@ -398,6 +457,8 @@ main(void)
 		TEST_IN_DIR(test_a_late_deletion_of_the_old_name_is_none_of_what_is_renamed_to_it),
 		TEST_IN_DIR(test_a_rename_back_is_no_end_of_a_deletion),
 		TEST_IN_DIR(test_a_deletion_is_not_of_what_is_yet_to_be_renamed),
+		TEST_IN_DIR(test_a_deletion_of_nothing_does_not_confirm_an_older_one),
+		TEST_IN_DIR(test_an_older_version_is_deleted_though_a_rename_is_not_over),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
