@@ -86,10 +86,13 @@ test_a_store_in_back_off_waits_for_the_log(void **state)
 	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
 	rename_what_is_not_stored(&t);
 	fake_set(fake, &fake->hold[FAKE_STORE], false);
-	fake->fail_stores = 4;
+	fake->fail_stores = INT_MAX; /* they may be in one batch, or not */
 	write_version(&t, t.old_key, 1);
 	write_version(&t, third, 1);
 	wait_until(env_stat(t.b.env, stores_retried) == 4);
+	pthread_mutex_lock(&fake->lock);
+	fake->fail_stores = 0;
+	pthread_mutex_unlock(&fake->lock);
 	delete_logged(&t, t.new_key, 1);
 	wait_until(fake_count(fake, "delete", t.old_key) == 1);
 	fake_release_nth(fake, FAKE_STORE, 0);
