@@ -85,6 +85,9 @@ on_renamed(KvcL1ManagerListener *l,
 	message->object = object && object->is_dirty ? kvc_l1_object_ref(object) : NULL;
 	message->adapters = kvc_controller_context_active(c->context);
 	message->renamers = kvc_controller_context_renamers(c->context);
+	KvcObjectInfo info;
+	if (kvc_key_index_get(c->context->index, new_key, &info) == 0)
+		message->version = info.version;
 	__atomic_fetch_add(&c->n_renames, 1, __ATOMIC_RELAXED);
 	if (!kvc_store_controller_post(c, message)) {
 		__atomic_fetch_sub(&c->n_renames, 1, __ATOMIC_RELAXED);

@@ -29,24 +29,30 @@ kvc_store_logged_start(KvcStoreController *c)
 	kvc_deletion_log_start(c->context->deletions, on_progress, c);
 }
 
+static void
+note_source(KvcStoreController *c, KvcStoreRename *m)
+{
+	uint32_t pending = kvc_store_rename_pending(m);
+	if (m->from_before) /* where OLD is what an earlier rename has yet to take */
+		pending &= ~kvc_store_rename_has_old(m->from_before);
+	if (pending)
+		m->delete_id = kvc_deletion_log_add(c->context->deletions, m->old_key, pending);
+	/* OLD need not wait for a store of NEW. */
+	m->todo |= m->deferred;
+	m->deferred = 0;
+	kvc_store_rename_kick(c, m);
+}
+
 void
 kvc_store_logged_note_sources(KvcStoreController *c, const KvcObjectKey *key)
 {
+	g_autoptr(GSList) sources = NULL;
 	const KvcStoreRecord *r = g_hash_table_lookup(c->records, key);
-	while (c->context->deletions && r && kvc_store_rename_is_target(r)) {
-		KvcStoreRename *m = r->after;
-		uint32_t pending = kvc_store_rename_pending(m);
-		if (m->from_before) /* where OLD is what an earlier rename has yet to take */
-			pending &= ~kvc_store_rename_has_old(m->from_before);
-		if (pending)
-			m->delete_id =
-				kvc_deletion_log_add(c->context->deletions, m->old_key, pending);
-		/* OLD need not wait for a store of NEW. */
-		m->todo |= m->deferred;
-		m->deferred = 0;
-		kvc_store_rename_kick(c, m);
-		r = m->from_before;
-	}
+	for (; r && kvc_store_rename_is_target(r); r = r->after->from_before)
+		sources = g_slist_prepend(sources, r->after);
+	/* The oldest first: what ends last of several with one name has its newest id. */
+	for (GSList *link = sources; link && c->context->deletions; link = link->next)
+		note_source(c, link->data);
 }
 
 /* Nothing of R's key is stored on ADAPTER until the log is on disk up to POSITION. */

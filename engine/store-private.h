@@ -110,6 +110,7 @@ struct KvcStoreRename {
 	uint32_t fresh;	    /* have the bytes of the object as OLD */
 	uint32_t purge;	    /* renamed what is not the object any more: NEW must go */
 	uint64_t delete_id; /* in the log: NEW is deleted, so OLD is too; 0: it is not */
+	uint64_t version;   /* of the object in the index, 0: it had none */
 	bool carries;	    /* what FROM_BEFORE is storing is the object */
 	bool is_listed;	    /* among the deferred ones of a record */
 	bool is_kicked;
@@ -181,6 +182,7 @@ typedef struct KvcStoreMessage {
 	KvcStoreRename *rename; /* RENAMED */
 	uint32_t adapters;	/* DELETE, RENAME: those that it concerns */
 	uint32_t renamers;	/* RENAME: of these, the ones that can */
+	uint64_t version;	/* RENAME: what the index has as the new key; 0: nothing */
 	uint64_t delete_id;	/* DELETE */
 	KvcFlushWaiter *waiter; /* FLUSH */
 	size_t adapter;		/* DELETED, RENAMED, ATTRIBUTES_SET */
@@ -359,6 +361,11 @@ uint32_t kvc_store_rename_stuck(const KvcStoreRecord *r);
  * since is none of that.
  */
 uint32_t kvc_store_rename_has_old(const KvcStoreRecord *r);
+/*
+ * ADAPTER has nothing that R's deletion is about. An older one of the key may be yet to be done
+ * there: then that one's end confirms R's in the log as well. False: there is none.
+ */
+bool kvc_store_rename_pass_deletion(const KvcStoreRecord *r, size_t adapter);
 /* The record of R's key that comes after R, or NULL. */
 KvcStoreRecord *kvc_store_rename_newer(const KvcStoreRecord *r);
 /* Is R's key the new name of a rename that is pending? */

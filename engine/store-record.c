@@ -192,7 +192,7 @@ kvc_store_may_log(KvcStoreController *c)
 static void
 note_outdated(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter)
 {
-	if (r->key->space != KVC_SPACE_CHUNK && !r->before && !r->after)
+	if (r->key->space != KVC_SPACE_CHUNK && !r->before)
 		kvc_key_index_note_outdated(c->context->index, r->key, 1u << adapter);
 }
 
@@ -488,7 +488,8 @@ known_since(KvcStoreController *c, const KvcStoreRecord *r, uint32_t adapters)
 	if (kvc_key_index_get(c->context->index, r->key, &info) < 0)
 		return 0;
 	/* A rename that is not told yet comes after this deletion. */
-	uint32_t tiers = kvc_store_rename_is_target(r) ? info.tiers : info.tiers & ~info.renaming;
+	bool is_told = kvc_store_rename_is_target(r) && r->after->version == info.version;
+	uint32_t tiers = is_told ? info.tiers : info.tiers & ~info.renaming;
 	return tiers & adapters & ~deleting(r);
 }
 
@@ -497,7 +498,8 @@ static void
 confirm_without(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 {
 	kvc_store_record_drop_delete(c, r, adapter);
-	kvc_store_logged_confirm(c, r, adapter);
+	if (!kvc_store_rename_pass_deletion(r, adapter))
+		kvc_store_logged_confirm(c, r, adapter);
 }
 
 void

@@ -53,13 +53,13 @@ kvc_store_rename_newer(const KvcStoreRecord *r)
 	return r == m->from_before ? m->from : m->to;
 }
 
-/* Where is R's key being stored or deleted, by R or by a newer record of it? */
+/* Where is R's key being stored, deleted or renamed, by R or by something newer of it? */
 static uint32_t
 busy_since(const KvcStoreRecord *r)
 {
 	uint32_t bits = 0;
 	for (; r; r = kvc_store_rename_newer(r))
-		bits |= r->busy | r->delete_busy;
+		bits |= r->busy | r->delete_busy | (r->before ? r->before->busy : 0);
 	return bits;
 }
 
@@ -157,6 +157,27 @@ kvc_store_rename_has_old(const KvcStoreRecord *r)
 }
 
 bool
+kvc_store_rename_pass_deletion(const KvcStoreRecord *r, size_t adapter)
+{
+	uint32_t bit = 1u << adapter;
+	uint64_t id = r->delete_id;
+	while (r && r->after) {
+		KvcStoreRename *m = r->after;
+		if (r == m->from && m->delete_id && (kvc_store_rename_pending(m) & bit)) {
+			m->delete_id = MAX(m->delete_id, id);
+			return true;
+		}
+		KvcStoreRecord *before = previous(r);
+		if (before && (kvc_store_record_deleting(before) & bit)) {
+			before->delete_id = MAX(before->delete_id, id);
+			return true;
+		}
+		r = before;
+	}
+	return false;
+}
+
+bool
 kvc_store_rename_is_target(const KvcStoreRecord *r)
 {
 	return r->after && r == r->after->to;
@@ -201,6 +222,7 @@ rename_new(KvcStoreController *c, const KvcStoreMessage *message)
 	m->old_key = kvc_object_key_ref(message->key);
 	m->new_key = kvc_object_key_ref(message->new_key);
 	m->object = message->object;
+	m->version = message->version;
 	m->fd = message->object ? message->object->fd : -1;
 	m->todo = message->renamers;
 	m->by_store = m->deferred = message->adapters & ~message->renamers;
@@ -494,6 +516,8 @@ kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message)
 	else
 		end_rename(c, m, a, message->error);
 	kvc_store_rename_kick(c, m);
+	kvc_store_rename_kick_past(c, m->from_before);
+	kvc_store_rename_kick_past(c, m->to_before);
 	/* They wait for it, and it for them: they stay. */
 	kvc_store_record_advance(c, m->from);
 	kvc_store_record_advance(c, m->to);
@@ -618,7 +642,8 @@ advance(KvcStoreController *c, KvcStoreRename *m)
 	kvc_store_record_spare(c, m->from);
 	uint32_t begin = m->todo & ~active(m->from_before, m->todo);
 	begin &= ~active(m->to_before, begin);
-	/* What is being stored over OLD ends first: it overwrites, or OLD is deleted then. */
+	/* What is being stored, or renamed, over OLD ends first: it overwrites, or OLD is deleted
+	 * then. */
 	begin &= ~(busy_since(m->from) & m->by_store);
 	for (; begin; begin &= begin - 1)
 		begin_on_adapter(c, m, (size_t)__builtin_ctz(begin));

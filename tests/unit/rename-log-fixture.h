@@ -98,6 +98,16 @@ is_replayed(const GArray *all, size_t adapter, const KvcObjectKey *key)
 	return false;
 }
 
+/* The StoreController has done what it could with all that it was told, and that had ended. */
+static inline void
+go_round(Two *t)
+{
+	g_autoptr(KvcObjectKey) other = key_new(t->b.env, 999);
+	Flushed done = {0};
+	kvc_store_controller_await_rename(t->b.store, other, on_flushed, &done);
+	wait_until(calls(&done) == 1);
+}
+
 static inline void
 fake_set(FakeAdapter *fake, bool *what, bool value)
 {

@@ -86,10 +86,13 @@ test_a_store_in_back_off_waits_for_the_log(void **state)
 	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
 	rename_what_is_not_stored(&t);
 	fake_set(fake, &fake->hold[FAKE_STORE], false);
-	fake->fail_stores = 4;
+	fake->fail_stores = INT_MAX; /* they may be in one batch, or not */
 	write_version(&t, t.old_key, 1);
 	write_version(&t, third, 1);
 	wait_until(env_stat(t.b.env, stores_retried) == 4);
+	pthread_mutex_lock(&fake->lock);
+	fake->fail_stores = 0;
+	pthread_mutex_unlock(&fake->lock);
 	delete_logged(&t, t.new_key, 1);
 	wait_until(fake_count(fake, "delete", t.old_key) == 1);
 	fake_release_nth(fake, FAKE_STORE, 0);
@@ -149,6 +152,37 @@ test_a_deletion_is_done_though_something_is_renamed_onto_the_name(void **state)
 	two_logged_free(&t);
 }
 
+/* The same, when another rename onto it is going on. */
+static void
+test_a_deletion_is_done_though_something_is_renamed_onto_the_name_twice(void **state)
+{
+	Two t = two_logged(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3), fourth = key_new(t.b.env, 4);
+	t.b.store->policy = &gated_policy;
+	kvc_store_controller_start(t.b.store);
+	write_version(&t, t.old_key, 0);
+	write_version(&t, third, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold_renames, true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	gate_close();
+	write_version(&t, fourth, 0);
+	gate_wait();
+	delete_logged(&t, t.new_key, 1);
+	rename_keys(&t.b, third, t.new_key);
+	gate_open();
+	go_round(&t);
+	g_autoptr(GArray) all = replay(&t, *state);
+	assert_true(is_replayed(all, 0, t.new_key));
+	fake_release_renames(fake);
+	drain(&t.b);
+	assert_int_equal(fake_count(fake, "delete", t.new_key), 1);
+	assert_true(fake_has_version(fake, t.new_key, third, 0));
+	two_logged_free(&t);
+}
+
 /* That the store of a newer OLD overwrote the renamed one does not confirm its own deletion. */
 static void
 test_a_deletion_behind_a_store_is_not_confirmed_by_it(void **state)
@@ -191,6 +225,31 @@ test_a_deleted_name_of_before_waits_for_no_later_store(void **state)
 	two_logged_free(&t);
 }
 
+/* There, back and there, and deleted: the end of the first rename is not that of the last one. */
+static void
+test_a_name_that_was_former_twice_is_deleted(void **state)
+{
+	Two t = two_logged(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	fake->ops.rename_key = NULL;
+	rename_what_is_not_stored(&t);
+	rename_keys(&t.b, t.new_key, t.old_key);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 2);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	delete_logged(&t, t.new_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	fake_release_nth(fake, FAKE_STORE, 1);
+	wait_until(env_stat(t.b.env, stores_completed) == 1);
+	go_round(&t);
+	assert_true(fake_has(fake, t.old_key, NULL));
+	assert_gone_after_a_kill(&t, *state, t.old_key);
+	fake_release(fake, FAKE_STORE);
+	drain(&t.b);
+	assert_false(fake_has(fake, t.old_key, NULL));
+	assert_false(fake_has(fake, t.new_key, NULL));
+	two_logged_free(&t);
+}
+
 /* A newer OLD is there, and not stored yet, when NEW is deleted. */
 static void
 test_a_former_name_is_deleted_though_it_is_there_again(void **state)
@@ -215,6 +274,63 @@ test_a_former_name_is_deleted_though_it_is_there_again(void **state)
 	fake_release_deletes(fake);
 	drain(&t.b);
 	assert_true(fake_has_version(fake, t.old_key, t.old_key, 1));
+	two_logged_free(&t);
+}
+
+/* NEW is stored, and deleted, before the newer OLD is stored over what was renamed. */
+static void
+test_a_former_name_is_deleted_though_its_newer_store_is_held(void **state)
+{
+	Two t = two_logged(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	fake->ops.rename_key = NULL;
+	kvc_store_controller_start(t.b.store);
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold[FAKE_STORE], true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	write_version(&t, t.old_key, 1);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 2);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(info_of(&t, t.new_key).tiers == (KVC_TIER_L1 | 1));
+	delete_logged(&t, t.new_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	wait_until(!fake_has(fake, t.new_key, NULL));
+	assert_gone_after_a_kill(&t, *state, t.old_key);
+	fake_release(fake, FAKE_STORE);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.old_key, t.old_key, 1));
+	assert_int_equal(info_of(&t, t.old_key).tiers, KVC_TIER_L1 | 1);
+	two_logged_free(&t);
+}
+
+/* OLD is to be deleted late, and another one is being renamed to it. */
+static void
+test_a_late_deletion_of_the_old_name_is_none_of_what_is_renamed_to_it(void **state)
+{
+	Two t = two_logged_started(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	write_version(&t, third, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold[FAKE_STORE], true);
+	fake->fail_stores = 1;
+	write_version(&t, t.old_key, 0);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(fake_count(fake, "store", t.new_key) == 1);
+	fake_set(fake, &fake->hold_renames, true);
+	rename_keys(&t.b, third, t.old_key);
+	wait_until(fake_count(fake, "rename", third) == 1);
+	delete_logged(&t, t.new_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	fake_release_renames(fake);
+	fake_release(fake, FAKE_STORE);
+	drain(&t.b);
+	assert_true(fake_has_version(fake, t.old_key, third, 0));
+	assert_int_equal(info_of(&t, t.old_key).tiers, KVC_TIER_L1 | 1);
 	two_logged_free(&t);
 }
 
@@ -267,6 +383,65 @@ test_a_deletion_is_not_of_what_is_yet_to_be_renamed(void **state)
 	two_logged_free(&t);
 }
 
+/* Nor does it confirm the deletion of what was there before that, and is yet to be renamed too. */
+static void
+test_a_deletion_of_nothing_does_not_confirm_an_older_one(void **state)
+{
+	Two t = two_logged_started(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3), fourth = key_new(t.b.env, 4);
+	write_version(&t, t.old_key, 0);
+	write_version(&t, third, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold_renames, true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	delete_logged(&t, t.new_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	rename_keys(&t.b, third, t.old_key);
+	rename_keys(&t.b, t.old_key, fourth);
+	write_version(&t, t.old_key, 1);
+	delete_logged(&t, t.old_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	assert_gone_after_a_kill(&t, *state, t.old_key);
+	fake_release_renames(fake);
+	drain(&t.b);
+	g_autoptr(GArray) all = replay(&t, *state);
+	assert_int_equal(all->len, 0);
+	assert_true(fake_has_version(fake, fourth, third, 0));
+	assert_false(fake_has(fake, t.old_key, NULL));
+	assert_false(fake_has(fake, t.new_key, NULL));
+	two_logged_free(&t);
+}
+
+/* The older one was stored when there was a newer one, and another adapter was yet to rename. */
+static void
+test_an_older_version_is_deleted_though_a_rename_is_not_over(void **state)
+{
+	Two t = two_new(2);
+	FakeAdapter **fakes = t.b.env->fakes;
+	open_log(&t, *state);
+	kvc_store_controller_start(t.b.store);
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake_set(fakes[1], &fakes[1]->hold_renames, true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(info_of(&t, t.new_key).renaming == 2);
+	fake_set(fakes[0], &fakes[0]->hold[FAKE_STORE], true);
+	write_version(&t, t.old_key, 1);
+	wait_until(fake_count_held(fakes[0], FAKE_STORE) == 1);
+	write_version(&t, t.old_key, 2);
+	fake_release_nth(fakes[0], FAKE_STORE, 0);
+	fakes[0]->fail_stores = 3;
+	fake_release(fakes[0], FAKE_STORE);
+	wait_until(env_stat(t.b.env, stores_failed) == 1);
+	fake_release_renames(fakes[1]);
+	drain(&t.b);
+	assert_true(fake_has_version(fakes[1], t.old_key, t.old_key, 2));
+	assert_false(fake_has(fakes[0], t.old_key, NULL));
+	two_logged_free(&t);
+}
+
 int
 main(void)
 {
@@ -275,11 +450,18 @@ main(void)
 		TEST_IN_DIR(test_a_store_in_back_off_waits_for_the_log),
 		cmocka_unit_test(test_what_is_renamed_behind_a_failing_deletion_is_given_up),
 		TEST_IN_DIR(test_a_deletion_is_done_though_something_is_renamed_onto_the_name),
+		TEST_IN_DIR(
+			test_a_deletion_is_done_though_something_is_renamed_onto_the_name_twice),
+		TEST_IN_DIR(test_a_name_that_was_former_twice_is_deleted),
 		TEST_IN_DIR(test_a_deletion_behind_a_store_is_not_confirmed_by_it),
 		TEST_IN_DIR(test_a_deleted_name_of_before_waits_for_no_later_store),
 		TEST_IN_DIR(test_a_former_name_is_deleted_though_it_is_there_again),
+		TEST_IN_DIR(test_a_former_name_is_deleted_though_its_newer_store_is_held),
+		TEST_IN_DIR(test_a_late_deletion_of_the_old_name_is_none_of_what_is_renamed_to_it),
 		TEST_IN_DIR(test_a_rename_back_is_no_end_of_a_deletion),
 		TEST_IN_DIR(test_a_deletion_is_not_of_what_is_yet_to_be_renamed),
+		TEST_IN_DIR(test_a_deletion_of_nothing_does_not_confirm_an_older_one),
+		TEST_IN_DIR(test_an_older_version_is_deleted_though_a_rename_is_not_over),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
