@@ -13,6 +13,7 @@
 #include "fs/daemon.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -171,9 +172,10 @@ check_writable(const KvcfsOptions *options, const char *name, const char *path, 
 	if (options->is_read_only || access(path, W_OK) == 0 || errno == ENOENT)
 		return true;
 	int code = errno;
-	g_set_error(error, KVC_OPTIONS_ERROR, code,
-		    "--l2-adapter: %s \"%s\": %s (-o ro mounts it to be read only)", name, path,
-		    g_strerror(code));
+	g_set_error(error, KVC_OPTIONS_ERROR, code, "%s \"%s\": %s%s", name, path, g_strerror(code),
+		    code == EROFS || code == EACCES || code == EPERM
+			    ? " (-o ro mounts it to be read only)"
+			    : "");
 	return false;
 }
 
@@ -184,15 +186,13 @@ check_l2_path(
 {
 	const Daemon *d = user;
 	const char *mountpoint = d->mountpoint;
-	if (!check_outside(name, path, mountpoint, error)) {
-		g_prefix_error(error, "--l2-adapter: ");
+	if (!check_outside(name, path, mountpoint, error))
 		return false;
-	}
 	g_autofree char *real = real_path(path);
 	if (!is_inside(mountpoint, real))
 		return check_writable(d->options, name, path, error);
-	g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
-		    "--l2-adapter: the mount point %s is inside %s \"%s\"", mountpoint, name, path);
+	g_set_error(error, KVC_OPTIONS_ERROR, EINVAL, "the mount point %s is inside %s \"%s\"",
+		    mountpoint, name, path);
 	return false;
 }
 
@@ -213,6 +213,33 @@ check_allow_other(const KvcfsOptions *options, GError **error)
 		    "mount options: allow_other is for root, unless /etc/fuse.conf has the line "
 		    "user_allow_other");
 	return false;
+}
+
+/* Two adapters in one directory: each sees, replaces and deletes the files of the other. */
+static bool
+warn_if_shared(
+	void *user, const char *specification, const char *name, const char *path, GError **error)
+{
+	GPtrArray *seen = user;
+	g_autofree char *real = real_path(path);
+	for (guint i = 0; i < seen->len; i++) {
+		const char *other = seen->pdata[i];
+		if (is_inside(real, other) || is_inside(other, real))
+			g_warning("two --l2-adapter have the same files: %s \"%s\" and \"%s\"",
+				  name, other, real);
+	}
+	g_ptr_array_add(seen, g_steal_pointer(&real));
+	return true;
+}
+
+/* What may be meant, and more often is not. */
+static void
+warn_of_setup(const Daemon *d)
+{
+	g_autoptr(GPtrArray) seen = g_ptr_array_new_with_free_func(g_free);
+	if (d->options->l2_adapters->pdata[0] == NULL)
+		g_message("no L2: what is written is gone with this mount");
+	kvcfs_options_foreach_path(d->options, warn_if_shared, seen, NULL);
 }
 
 /* Finds the place free, locked and sound. */
@@ -275,7 +302,10 @@ start(Daemon *d, GError **error)
 	if (d->mount == NULL)
 		return false;
 	write_record(d, false);
-	return kvcfs_settle_io_mode(d->fs, error);
+	if (!kvcfs_settle_io_mode(d->fs, error))
+		return false;
+	warn_of_setup(d);
+	return true;
 }
 
 /* ---- Stop ---------------------------------------------------------------------------------- */
@@ -305,8 +335,49 @@ begin_stop(Daemon *d)
 		pthread_detach(thread);
 }
 
-/* Stores what is dirty; NULL, or why not everything is stored. */
-static const char *
+typedef struct Left {
+	uint64_t dirty, unreplicated; /* objects */
+	GString *adapters;	      /* how they are */
+} Left;
+
+static void
+note_left(void *user, const char *name, const char *value)
+{
+	Left *left = user;
+	const char *line = strrchr(name, '.');
+	if (strcmp(name, "l1_dirty_objects") == 0)
+		left->dirty = g_ascii_strtoull(value, NULL, 10);
+	else if (strcmp(name, "l1_unreplicated_objects") == 0)
+		left->unreplicated = g_ascii_strtoull(value, NULL, 10);
+	if (line == NULL || !g_str_has_prefix(name, "l2."))
+		return;
+	if (strcmp(line, ".type") == 0)
+		g_string_append_printf(left->adapters, "; %.*s (%s)", (int)(line - name), name,
+				       value);
+	else if (strcmp(line, ".health") == 0)
+		g_string_append_printf(left->adapters, " %s", value);
+	else if (strcmp(line, ".deletes_pending") == 0 && strcmp(value, "0") != 0)
+		g_string_append_printf(left->adapters, ", deletions: %s", value);
+	else if (strcmp(line, ".renames_pending") == 0 && strcmp(value, "0") != 0)
+		g_string_append_printf(left->adapters, ", renames: %s", value);
+}
+
+/* WHY with how many objects are left, and the state of each adapter (transfer full). */
+static char *
+describe_left(const Daemon *d, const char *why)
+{
+	Left left = {.adapters = g_string_new(NULL)};
+	kvc_storage_manager_report_status(kvcfs_get_storage_manager(d->fs), note_left, &left);
+	uint64_t n = left.dirty + left.unreplicated;
+	g_autofree char *count = n > 0 ? g_strdup_printf(": %" PRIu64, n) : NULL;
+	g_autofree char *adapters = g_string_free(left.adapters, FALSE);
+	/* Deletions and renames are waited for, too. */
+	return g_strconcat(n > 0 ? "objects " : "changes ", why, n > 0 ? count : "", adapters,
+			   NULL);
+}
+
+/* Stores what is dirty; NULL, or why not everything is stored (transfer full). */
+static char *
 drain(Daemon *d)
 {
 	KvcStorageManager *sm = kvcfs_get_storage_manager(d->fs);
@@ -317,17 +388,18 @@ drain(Daemon *d)
 	for (;;) {
 		int64_t left_ns = d->deadline_ns - now_ns();
 		int result = kvc_storage_manager_drain(sm, CLAMP(left_ns, 0, SLICE_NS));
-		if (result == 0)
-			return d->store_failed ? "some objects could not be stored" : NULL;
+		if (result == 0 && !d->store_failed)
+			return NULL;
 		if (result != -ETIMEDOUT) {
 			d->store_failed = true;
-			return "some objects could not be stored";
+			return describe_left(d, "that could not be stored");
 		}
 		if (left_ns <= 0)
-			return "some objects were not stored within --drain-timeout";
+			return describe_left(d, "not stored within --drain-timeout");
 		next_signal(d, 0);
 		if (d->stop_signals >= 2)
-			return "some objects were not stored, a second signal cut the drain short";
+			return describe_left(d,
+					     "not stored, as a second signal cut the drain short");
 	}
 }
 
@@ -359,7 +431,7 @@ stop(Daemon *d)
 {
 	begin_stop(d);
 	kvcfs_begin_drain(d->fs);
-	drain(d);
+	g_free(drain(d)); /* finish() does it again, and tells */
 	bool was_free = unmount(d);
 	d->was_busy = !was_free;
 	if (kvcfs_mount_end_loop(d->mount, was_free ? NATURAL_END_MS : 0) != 0) {
@@ -392,8 +464,11 @@ supervisor_main(void *user)
 
 /* ---- Life ---------------------------------------------------------------------------------- */
 
-/* After the loop: the end of every path, also of an unmount from outside. */
-static const char *
+/*
+ * After the loop: the end of every path, also of an unmount from outside. NULL, or why not
+ * everything is stored (transfer full).
+ */
+static char *
 finish(Daemon *d)
 {
 	begin_stop(d);
@@ -410,21 +485,20 @@ finish(Daemon *d)
 static int
 serve(Daemon *d, GError **error)
 {
-	const char *reason = NULL;
 	int result = pthread_create(&d->supervisor, NULL, supervisor_main, d);
 	if (result == 0) {
 		result = -kvcfs_mount_loop(d->mount);
 		pthread_kill(d->supervisor, SIGUSR1);
 		pthread_join(d->supervisor, NULL);
 	}
-	reason = finish(d);
+	g_autofree char *left = finish(d);
+	const char *reason = left;
 	if (result != 0)
 		reason = g_strerror(result);
 	else if (reason == NULL && !d->is_ready)
 		reason = "stopped before it was ready";
 	if (reason != NULL)
-		g_set_error(error, KVC_OPTIONS_ERROR, result, "%s: %s", d->options->mountpoint,
-			    reason);
+		g_set_error(error, KVC_OPTIONS_ERROR, result, "%s: %s", d->mountpoint, reason);
 	return reason == NULL ? 0 : 1;
 }
 

@@ -516,8 +516,8 @@ void kvcfs_write_proof_release_locked(KvcfsStaging *st);
  * and the counter of the reason in *WHY (may be NULL).
  */
 int kvcfs_write_proof_damage(const Kvcfs *fs, const KvcfsStaging *st, KvcfsStat *why);
-/* May a file have BYTES? 0, or -EFBIG, which is logged. */
-int kvcfs_write_proof_check_size(const Kvcfs *fs, uint64_t bytes);
+/* May the file INODE have BYTES? 0, or -EFBIG, which is logged with its name. Takes names. */
+int kvcfs_write_proof_check_size(KvcfsInode *inode, uint64_t bytes);
 /* ---- temp-names.c -----------------------------------------------------------------------------
  */
 

@@ -11,6 +11,8 @@
 
 #include "fs/options-table.h"
 
+#include "kvcache/registry.h"
+
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -117,12 +119,14 @@ quote(const char *value)
 
 /* ---- Options ------------------------------------------------------------------------------- */
 
+/* VALUE: it was given one, or NULL; what cannot have been meant for that is not suggested. */
 static bool
-fail_unknown(const char *name, GError **error)
+fail_unknown(const char *name, const char *value, GError **error)
 {
 	const char *names[G_N_ELEMENTS(table) + 1] = {NULL};
-	for (size_t i = 0; i < G_N_ELEMENTS(table); i++)
-		names[i] = table[i].name;
+	for (size_t i = 0, n = 0; i < G_N_ELEMENTS(table); i++)
+		if (table[i].has_value == (value != NULL))
+			names[n++] = table[i].name;
 	if (strcmp(name, "remount") == 0)
 		return kvcfs_options_fail(error, EINVAL,
 					  "mount options: kvcachefs cannot be remounted");
@@ -175,7 +179,7 @@ set_own(KvcfsOptions *options,
 	bool is_config = strcmp(def->name, "config") == 0;
 	if (def->type == ARG_FLAG || def->short_name == 'o' ||
 	    (kvcfs_option_is_command_only(def) && !is_config))
-		return fail_unknown(def->name, error);
+		return fail_unknown(def->name, value, error);
 	if (value == NULL)
 		return kvcfs_options_fail(error, EINVAL, "mount options: \"%s\" needs a value",
 					  def->name);
@@ -183,6 +187,25 @@ set_own(KvcfsOptions *options,
 		return true;
 	g_prefix_error(error, "mount options: ");
 	return false;
+}
+
+static bool
+has_spec(const KvcOptionSpec *specs, const char *name)
+{
+	for (; specs != NULL && specs->name != NULL; specs++)
+		if (strcmp(specs->name, name) == 0)
+			return true;
+	return false;
+}
+
+static bool
+is_option_of_adapter(const char *name)
+{
+	const KvcL2AdapterOps *ops;
+	for (size_t i = 0; (ops = kvc_l2_adapter_at(i)) != NULL; i++)
+		if (has_spec(ops->options, name))
+			return true;
+	return has_spec(kvc_l2_adapter_get_common_options(), name);
 }
 
 static bool
@@ -199,8 +222,13 @@ take_item(KvcfsOptions *options, const char *item, const char *origin, GError **
 		return set_own(options, own, value, origin, error);
 	if (is_comment(name) || (option != NULL && option->use == IS_IGNORED))
 		return true;
+	if (option == NULL && options->l2_adapters->len > 0 && is_option_of_adapter(name))
+		return kvcfs_options_fail(error, EINVAL,
+					  "mount options: unknown option \"%s\"; if it belongs to "
+					  "l2-adapter, write a semicolon before it, not a comma",
+					  name);
 	if (option == NULL)
-		return fail_unknown(name, error);
+		return fail_unknown(name, value, error);
 	return pass_to_fuse(options, option, value, origin, error);
 }
 

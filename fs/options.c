@@ -53,7 +53,7 @@ static const OptionDef defs[] = {
 	{"config", 0, ARG_STRING, AT(config_file), 0, 0, NULL, "FILE",
 	 "Read options from FILE; those of the command line win"},
 	{"foreground", 'f', ARG_FLAG, AT(foreground), 0, 0, NULL, NULL,
-	 "Stay in the foreground, log to stderr"},
+	 "Stay in the foreground"},
 	{"options", 'o', ARG_LIST, AT(mount_options), 0, 0, NULL, "OPT[,OPT...]",
 	 "Mount options, as for mount(8) and FUSE"},
 	{"version", 'V', ARG_FLAG, AT(version), 0, 0, NULL, NULL, "Print the version"},
@@ -323,6 +323,23 @@ improve_unknown_option(GError **error)
 	*error = better;
 }
 
+/* GOption takes "--foreground=false" and drops the value. */
+static bool
+check_flags(char **arguments, GError **error)
+{
+	for (char **word = arguments + 1; *word != NULL && strcmp(*word, "--") != 0; word++) {
+		size_t len = strcspn(*word, "=");
+		if (!g_str_has_prefix(*word, "--") || (*word)[len] == '\0')
+			continue;
+		g_autofree char *name = g_strndup(*word + 2, len - 2);
+		const OptionDef *def = kvcfs_option_find(name);
+		if (def != NULL && def->type == ARG_FLAG)
+			return fail(error, EINVAL, "--%s takes no value (leave it out for false)",
+				    name);
+	}
+	return true;
+}
+
 static bool
 take_mountpoint(KvcfsOptions *options, int argc, char **argv, GError **error)
 {
@@ -374,7 +391,6 @@ kvcfs_check_adapter(const char *specification, const KvcL2AdapterOps **ops, GErr
 	if (parsed == NULL || *ops == NULL ||
 	    !kvc_options_check(parsed, (*ops)->options, kvc_l2_adapter_get_common_options(),
 			       error)) {
-		g_prefix_error(error, "--l2-adapter: ");
 		return NULL;
 	}
 	return g_steal_pointer(&parsed);
@@ -397,15 +413,51 @@ foreach_path_of(const char *specification, KvcfsPathFunc func, void *user, GErro
 	return true;
 }
 
+/* The type of a specification that may be malformed; NULL: none that is registered. */
+static const char *
+find_type(const char *specification)
+{
+	g_autoptr(KvcOptions) parsed = kvc_options_parse(specification, NULL);
+	const KvcL2AdapterOps *ops;
+	for (size_t i = 0; (ops = kvc_l2_adapter_at(i)) != NULL; i++) {
+		g_autofree char *begin = g_strdup_printf("type=%s,", ops->type_name);
+		if (parsed ? strcmp(kvc_options_type(parsed), ops->type_name) == 0
+			   : g_str_has_prefix(specification, begin))
+			return ops->type_name;
+	}
+	return NULL;
+}
+
+/*
+ * "the 2nd --l2-adapter (fs)" for errors (transfer full). Nothing else of a specification is told:
+ * what is malformed may have a password in it, anywhere.
+ */
+static char *
+describe_adapter(const KvcfsOptions *options, guint i)
+{
+	static const char *const ends[] = {"st", "nd", "rd"};
+	const char *type = find_type(options->l2_adapters->pdata[i]);
+	const char *end = i % 10 < 3 && i / 10 % 10 != 1 ? ends[i % 10] : "th";
+	g_autofree char *which = options->l2_adapters->len > 2
+					 ? g_strdup_printf("the %u%s ", i + 1, end)
+					 : g_strdup("");
+	return g_strconcat(which, "--l2-adapter", type != NULL ? " (" : "",
+			   type != NULL ? type : "", type != NULL ? ")" : "", NULL);
+}
+
 bool
 kvcfs_options_foreach_path(const KvcfsOptions *options,
 			   KvcfsPathFunc func,
 			   void *user,
 			   GError **error)
 {
-	for (guint i = 0; i + 1 < options->l2_adapters->len; i++)
-		if (!foreach_path_of(options->l2_adapters->pdata[i], func, user, error))
-			return name_place(options, "l2-adapter", i, error);
+	for (guint i = 0; i + 1 < options->l2_adapters->len; i++) {
+		if (foreach_path_of(options->l2_adapters->pdata[i], func, user, error))
+			continue;
+		g_autofree char *which = describe_adapter(options, i);
+		g_prefix_error(error, "%s: ", which);
+		return name_place(options, "l2-adapter", i, error);
+	}
 	return true;
 }
 
@@ -416,7 +468,7 @@ check_absolute(
 {
 	if (g_path_is_absolute(path))
 		return true;
-	return fail(error, EINVAL, "--l2-adapter: %s \"%s\" is not an absolute path", name, path);
+	return fail(error, EINVAL, "%s \"%s\" is not an absolute path", name, path);
 }
 
 /* A larger one could never be loaded again. */
@@ -528,7 +580,8 @@ kvcfs_options_parse(int argc, char **argv, GError **error)
 	g_autoptr(KvcfsOptions) options = options_new();
 	g_autoptr(GOptionContext) context = context_new(options);
 	g_auto(GStrv) arguments = g_strdupv(argv);
-	if (!kvcfs_options_take_mount_helper(options, &argc, &arguments, error))
+	if (!kvcfs_options_take_mount_helper(options, &argc, &arguments, error) ||
+	    !check_flags(arguments, error))
 		return NULL;
 	/* GOption moves what it leaves, and owns nothing of it. */
 	g_autofree char **rest = g_memdup2(arguments, sizeof *rest * ((size_t)argc + 1));

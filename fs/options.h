@@ -53,7 +53,8 @@ char *kvcfs_options_format(const KvcfsOptions *options, const char *state_dir);
 
 /*
  * Calls FUNC for each path an adapter was given (options whose name ends in "path") until it
- * returns false. SPECIFICATION and NAME are for its error message.
+ * returns false. SPECIFICATION and NAME are for its error message, before which comes which
+ * --l2-adapter it is.
  */
 typedef bool (*KvcfsPathFunc)(
 	void *user, const char *specification, const char *name, const char *path, GError **error);

@@ -319,7 +319,7 @@ static int
 change(KvcfsInode *inode, uint64_t reserve, bool set_size, uint64_t bytes)
 {
 	Kvcfs *fs = inode->fs;
-	int rc = kvcfs_write_proof_check_size(fs, MAX(reserve, bytes));
+	int rc = kvcfs_write_proof_check_size(inode, MAX(reserve, bytes));
 	if (rc == 0)
 		rc = kvcfs_staging_join(inode);
 	if (rc < 0)
@@ -416,7 +416,7 @@ kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 	if (is_closing)
 		kvcfs_dir_gets_entry(fs, st);
 	if (rc == -EFBIG)
-		kvcfs_write_proof_check_size(fs, bytes);
+		kvcfs_write_proof_check_size(inode, bytes);
 	return rc;
 }
 

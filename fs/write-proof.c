@@ -99,13 +99,46 @@ kvcfs_write_proof_damage(const Kvcfs *fs, const KvcfsStaging *st, KvcfsStat *why
 	return 0;
 }
 
-int
-kvcfs_write_proof_check_size(const Kvcfs *fs, uint64_t bytes)
+/* The path of a temporary file, below the mount point (transfer full). */
+static char *
+temp_path_locked(const KvcfsStaging *st)
 {
-	if (bytes <= fs->config.max_object_size_bytes)
+	char *path = g_strdup(st->temp_name);
+	for (const KvcfsInode *dir = st->temp_dir; dir->parent; dir = dir->parent) {
+		g_autofree char *below = path;
+		path = g_strdup_printf("%s/%s", dir->name, below);
+	}
+	/* It becomes a part of a line. */
+	for (char *p = path; *p != '\0'; p++)
+		if (g_ascii_iscntrl(*p))
+			*p = '?';
+	return path;
+}
+
+/* What people call the file (transfer full). */
+static char *
+get_name(KvcfsInode *inode)
+{
+	char *name = NULL;
+	pthread_mutex_lock(&inode->fs->names);
+	const KvcfsStaging *st = inode->staging;
+	if (st && st->temp_name)
+		name = temp_path_locked(st);
+	else if (st && st->target)
+		name = kvc_object_key_to_string(st->target);
+	pthread_mutex_unlock(&inode->fs->names);
+	return name ? name : g_strdup("(without a name)");
+}
+
+int
+kvcfs_write_proof_check_size(KvcfsInode *inode, uint64_t bytes)
+{
+	uint64_t most = inode->fs->config.max_object_size_bytes;
+	if (bytes <= most)
 		return 0;
-	g_warning("a file of %" G_GUINT64_FORMAT " bytes is refused: it is larger than "
+	g_autofree char *name = get_name(inode);
+	g_warning("%s: a file of %" G_GUINT64_FORMAT " bytes is refused: it is larger than "
 		  "--max-object-size (%" G_GUINT64_FORMAT ")",
-		  bytes, fs->config.max_object_size_bytes);
+		  name, bytes, most);
 	return -EFBIG;
 }

@@ -5,6 +5,7 @@
 # wrong and 1 elsewhere, and leaves nothing mounted.
 #
 # parallel
+# timeout: 300
 
 . "$(dirname "$0")/lib.sh"
 
@@ -23,6 +24,15 @@ refused() {
 	n=$((n + 1))
 }
 
+# says_only TEXT COMMAND...: it is refused with "kvcachefs: TEXT" and no word more.
+says_only() {
+	local said
+	said=$("${@:2}" 2>&1 >/dev/null) && fail "not refused: ${*:2}"
+	said=$(grep -v "l1 memory: no private tmpfs" <<<"$said" || true)
+	assert_eq "kvcachefs: $1" "$said" "what is said of ${*:2}"
+	n=$((n + 1))
+}
+
 # start OPTION...: as a person would, but with a state directory of ours.
 start() {
 	"$KVCACHEFS" --state-dir "$STATE" --l1-size 64M "$@" "$MNT"
@@ -37,6 +47,8 @@ fs_at() {
 refused 2 'unknown option "--l1-siz"; did you mean "--l1-size"?' start --l1-siz=1G
 refused 2 'unknown option "--zzz"' start --zzz
 refused 2 'unknown option "-q"' start -q
+refused 2 '--foreground takes no value' start --foreground=false
+refused 2 '--help takes no value' start --help=false
 refused 2 'no mount point' "$KVCACHEFS" --l1-size 64M
 refused 2 '"two" is too many' "$KVCACHEFS" one two
 refused 2 'Missing argument for --l1-size' "$KVCACHEFS" --l1-size
@@ -73,6 +85,16 @@ refused 2 'mount options: kvcachefs cannot be remounted' start -o remount,ro
 refused 2 'mount options: unknown option "noatim"; did you mean "noatime"?' start -o noatim
 refused 2 'mount options: unknown option "l1size"; did you mean "l1-size"?' start -o rw,l1size=3
 refused 2 'mount options: unknown option "foreground"' start -o foreground
+refused 2 'mount options: unknown option "fsnam"; did you mean "fsname"?' start -o fsnam=x
+# "suid" is near, but takes no value.
+says_only 'mount options: unknown option "uid"' start -o uid=1000
+refused 2 'mount options: unknown option "suidd"; did you mean "suid"?' start -o suidd
+# A comma has ended the specification.
+for option in base_path=/x shared=true; do
+	refused 2 "mount options: unknown option \"${option%=*}\"; if it belongs to l2-adapter, write a semicolon before it, not a comma" \
+		start -o "l2-adapter=type=fs,$option"
+done
+says_only 'mount options: unknown option "base_path"' start -o base_path=/x
 refused 2 'mount options: "ro" takes no value' start -o ro=1
 refused 2 'mount options: "fsname" needs a value' start -o fsname
 refused 2 'mount options: subtype "other"' start -o subtype=other
@@ -95,6 +117,19 @@ if "$KVCACHEFS" --help | grep -q 'base_path' && ! start --l2-adapter '{"type":"f
 	refused 2 'key "type" is there twice' start --l2-adapter '{"type":"fs","type":"fs"}'
 	refused 2 'key "base_path" is' start --l2-adapter '{"type":"fs","base_path":[1]}'
 fi
+
+# Which one, and its type if that is one we know.
+mock=type=mock,max_size_gb=1
+says_only "--l2-adapter (fs): at position 18 a '=' is expected" start --l2-adapter type=fs,base_path
+says_only "the 2nd --l2-adapter (fs): at position 18 a '=' is expected" start --l2-adapter "$mock" --l2-adapter type=fs,base_path
+says_only "the 1st --l2-adapter: at position 17 a '=' is expected" start --l2-adapter type=top,hunter2 --l2-adapter "$mock"
+says_only 'the 3rd --l2-adapter (fs): base_path "relative" is not an absolute path' \
+	start --l2-adapter "$mock" --l2-adapter "$mock" --l2-adapter type=fs,base_path=relative
+eleven=()
+for ((i = 0; i < 11; i++)); do
+	eleven+=(--l2-adapter "$mock")
+done
+says_only 'the 12th --l2-adapter (mock): nothing after the backslash at the end' start "${eleven[@]}" --l2-adapter 'type=mock,x=\'
 
 # The configuration file.
 config() {
@@ -138,9 +173,9 @@ refused 2 "--config: $WORK/config is not a text file" start --config "$WORK/conf
 refused 2 "$WORK/config:2: --temp-names: must not be empty" config '[kvcachefs]' 'temp-names='
 # What is known to be wrong only when all options are.
 refused 2 "$WORK/config:3: --l2-adapter: there is no L2 adapter \"sf\"" config '[kvcachefs]' '# a comment' 'l2-adapter=type=sf'
-refused 2 "$WORK/config:3: --l2-adapter: base_path \"relative\" is not an absolute path" \
+refused 2 "$WORK/config:3: the 2nd --l2-adapter (fs): base_path \"relative\" is not an absolute path" \
 	config '[kvcachefs]' 'l2-adapter.0=type=mock,max_size_gb=1' 'l2-adapter.1=type=fs,base_path=relative'
-refused 2 "$WORK/config:2: --l2-adapter: base_path \"$MNT/x\" is inside the mount point $MNT" \
+refused 2 "$WORK/config:2: --l2-adapter (fs): base_path \"$MNT/x\" is inside the mount point $MNT" \
 	config '[kvcachefs]' "l2-adapter=type=fs,base_path=$MNT/x"
 refused 2 "$WORK/config:2: --eviction-policy: there is no eviction policy \"lur\"" config '[kvcachefs]' 'eviction-policy=lur'
 refused 2 "$WORK/config:2: --temp-names: \"a/b\"" config '[kvcachefs]' 'temp-names=a/b'
@@ -166,7 +201,7 @@ refused 1 'state directory /proc/absent: ' start --state-dir /proc/absent
 refused 1 "l2.0 (fs): cannot make the directory \"$WORK/file\": Not a directory" fs_at "$WORK/file"
 refused 1 "l2.1 (fs): cannot make the directory \"$WORK/file\": Not a directory" \
 	start --l2-adapter type=mock,max_size_gb=1 --l2-adapter "type=fs,base_path=$WORK/file"
-refused 1 "\"$WORK/file/x\": Not a directory" fs_at "$WORK/file/x"
+says_only "--l2-adapter (fs): base_path \"$WORK/file/x\": Not a directory" fs_at "$WORK/file/x"
 refused 1 '"/proc/absent": ' fs_at /proc/absent
 for inside in "$MNT" "$MNT/x" "$WORK/link" "$WORK/link/x/y" "$WORK/../${WORK##*/}/mnt/x"; do
 	refused 2 "base_path \"$inside\" is inside the mount point $MNT" fs_at "$inside"
@@ -186,7 +221,7 @@ isolated() {
 }
 
 mkdir "$WORK/read-only"
-refused 1 "base_path \"$WORK/read-only\": Read-only file system" isolated \
+refused 1 "base_path \"$WORK/read-only\": Read-only file system (-o ro mounts it to be read only)" isolated \
 	'mount -t tmpfs -o ro none "$WORK/read-only" && "$KVCACHEFS" --state-dir "$STATE" --l2-adapter "type=fs,base_path=$WORK/read-only" "$MNT"'
 refused 1 "state directory $WORK/read-only/x: Read-only file system" isolated \
 	'mount -t tmpfs -o ro none "$WORK/read-only" && "$KVCACHEFS" --state-dir "$WORK/read-only/x" "$MNT"'
@@ -222,6 +257,25 @@ fi
 echo "errors: $n"
 
 # ---- A mount that is there -------------------------------------------------------------------
+
+# What is taken, but may not be meant, is said.
+said=$(start 2>&1) || fail "a start without an L2"
+DAEMON_PID=$(status pid)
+echo "$DAEMON_PID" >>"$WORK/daemons"
+[[ $said == *"kvcachefs: no L2: what is written is gone with this mount" ]] || fail "a start without an L2 says: $said"
+stop_fs
+ln -s "$L2" "$WORK/l2-link"
+for paths in "$L2 $L2" "$L2 $L2/below" "$WORK/l2-link/below $L2" "$L2 $WORK/other-l2"; do
+	read -r one two <<<"$paths"
+	said=$(start --l2-adapter "type=fs,base_path=$one" --l2-adapter "$mock" --l2-adapter "type=fs,base_path=$two" 2>&1) ||
+		fail "a start over $paths: $said"
+	DAEMON_PID=$(status pid)
+	echo "$DAEMON_PID" >>"$WORK/daemons"
+	want="kvcachefs: two --l2-adapter have the same files: base_path \"${one/l2-link/l2}\" and \"$two\""
+	[[ $two != *other-l2 ]] || want=
+	assert_eq "$want" "$(grep -v "l1 memory: no private tmpfs" <<<"$said" || true)" "what a start over $paths says"
+	stop_fs
+done
 
 start_fs
 said=$(start 2>&1) && fail "a second mount on a live one"

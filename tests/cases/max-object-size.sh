@@ -60,6 +60,12 @@ for mode in "${IO_MODES[@]}"; do
 	python3 "$WORK/big.py" renamed "$RANK/.t.tmp" $((3 << 20)) "$mode"
 	expect_errno ENOENT stat "$RANK/$(printf 'ab%.0s' {1..32})"
 	grep -q -- '--max-object-size' "$DAEMON_LOG" || fail "$mode: the log does not name the option"
+	# Which file it was, too.
+	for name in "declared" "grown"; do
+		grep -q "@01000100@0/$(chunk_hash $name): a file of [0-9]* bytes is refused" "$DAEMON_LOG" ||
+			fail "$mode: the log does not name the file: $(grep refused "$DAEMON_LOG")"
+	done
+	grep -qF "kvcachefs: ${RANK#"$MNT"/}/.t.tmp: a file of " "$DAEMON_LOG" || fail "$mode: the log does not name the temporary file"
 	: >"$DAEMON_LOG"
 	rm "$declared"
 	wait_until 10 "$mode: all memory is back" status_is l1_used_bytes 0
