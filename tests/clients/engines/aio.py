@@ -3,14 +3,15 @@
 
 import ctypes
 import errno
+import functools
 import os
 import platform
 import struct
 
 from engine_client import address_of
 
-# io_setup, io_destroy, io_submit, io_getevents
-SYSTEM_CALLS = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4)}
+# io_setup, io_submit, io_getevents
+SYSTEM_CALLS = {"x86_64": (206, 209, 208), "aarch64": (0, 2, 4)}
 PREAD, PWRITE = 0, 1
 DEPTH = 64
 
@@ -27,15 +28,12 @@ def system_call(number, *arguments):
 
 
 class Aio:
-    """A context of its own for each thread that uses it."""
+    """For one thread. Lives as long as its process."""
 
     def __init__(self):
-        self.setup, self.destroy, self.submit, self.getevents = SYSTEM_CALLS[platform.machine()]
+        setup, self.submit, self.getevents = SYSTEM_CALLS[platform.machine()]
         self.context = ctypes.c_ulong(0)
-        system_call(self.setup, ctypes.c_uint(DEPTH), ctypes.byref(self.context))
-
-    def close(self):
-        system_call(self.destroy, self.context)
+        system_call(setup, ctypes.c_uint(DEPTH), ctypes.byref(self.context))
 
     def transfer(self, operation, fd, buffer, page_bytes):
         """Moves all of the buffer from or to the beginning of the file, a request for each page_bytes. Returns the
@@ -75,3 +73,8 @@ class Aio:
                 raise OSError(errno.EIO, f"request of {requests[i][1]} bytes moved {result}")
             moved += result
         return moved
+
+
+@functools.cache
+def process_aio():
+    return Aio()

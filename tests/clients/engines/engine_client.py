@@ -2,14 +2,18 @@
 """What the engine-shaped clients share: blocks and their bytes, four processes, the phases, and a record of each call.
 
 A client is a class with the paths and the system calls of one engine; this module has it store, look up, load and
-delete all blocks from N_PROCESSES processes. A process looks at blocks that another one stored, and the phases are
-programs of their own, so nothing that one process remembers helps. What a client prints (how often each call ended
-in what way, the sizes and modes of its files) does not depend on time or place: the shell cases run it on the mount
+delete all blocks from N_PROCESSES processes. A process looks at blocks that another one stored, and each phase begins
+with a new object of the class, so nothing that one remembers helps. What a phase reports (how often each call ended
+in what way, the sizes and modes of the files) does not depend on time or place: the shell cases run it on the mount
 and on a disk and compare.
 
-    PROGRAM PHASE DIRECTORY [--seed N] [--variant NAME] [--flush CONTROL-FILE]
+    PROGRAM [--seed N] [--variant NAME]
 
-PHASE is store, lookup, load or delete.
+Each line of the input is "PHASE DIRECTORY REPORT [CONTROL-FILE]": store, lookup, load or delete in DIRECTORY. The
+report goes to the file REPORT; then the line "REPORT ok" or "REPORT failed" is printed. With a CONTROL-FILE
+(.kvcache/flush) a store waits for L2 where its blocks have another size from now on. All phases are in one program,
+which uses its memory again: new memory is dear on a virtual machine (64 MiB measured: 350 ms, and 4 ms the second
+time).
 """
 
 import argparse
@@ -32,9 +36,11 @@ N_PROCESSES = 4
 libc = ctypes.CDLL(None)
 libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
-# Sizes of blocks and how many of each, together 420 MiB: 70,272 B is one token of DeepSeek-V3 and 1,124,352 B are 16
-# of them (both not a multiple of 4096), 32 MiB are 256 tokens of an 8B model. The large ones are few, for the time.
-BLOCK_SIZES = ((70272, 200), (1124352, 200), (4 << 20, 16), (32 << 20, 4))
+# Sizes of blocks and how many of each, together 233 MiB: 70,272 B is one token of DeepSeek-V3 and 1,124,352 B are 16
+# of them (both not a multiple of 4096), 32 MiB are 256 tokens of an 8B model. The large ones are few, for the time:
+# all clients together may take two and a half minutes. The small ones come first: a mount reserves for a new file
+# what the last one of its directory took.
+BLOCK_SIZES = ((70272, 200), (1124352, 100), (4 << 20, 12), (32 << 20, 2))
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -54,12 +60,10 @@ class Data:
     STEP = 2357
 
     def __init__(self, seed):
-        self.seed = seed
-
-    @functools.cached_property
-    def stream(self):
-        once = bytearray(random.Random(self.seed).randbytes(self.PERIOD))
-        return memoryview(once * (BLOCK_SIZES[-1][0] // self.PERIOD + 2))
+        once = random.Random(seed).randbytes(self.PERIOD)
+        self.stream = new_memory(self.PERIOD * (BLOCK_SIZES[-1][0] // self.PERIOD + 2))
+        for start in range(0, len(self.stream), self.PERIOD):
+            self.stream[start : start + self.PERIOD] = once
 
     def of(self, block):
         start = block.index * self.STEP % self.PERIOD
@@ -156,8 +160,7 @@ class Engine:
             for block in blocks:
                 function(block)
             return
-        with concurrent.futures.ThreadPoolExecutor(self.threads) as pool:
-            list(pool.map(function, blocks))
+        list(thread_pool(self.threads).map(function, blocks))
 
     def exists(self, path):
         """os.path.exists: one stat."""
@@ -192,11 +195,22 @@ def raise_error(error):
 buffers = threading.local()
 
 
+def new_memory(size):
+    """Page-aligned, as that of engines is (pinned memory)."""
+    return memoryview(mmap.mmap(-1, size))
+
+
 def aligned(size):
-    """A page-aligned buffer, as engines have them (pinned memory): the same one for each call of a thread."""
+    """A buffer that is the same one for each call of a thread."""
     if len(getattr(buffers, "mine", "")) < size:
-        buffers.mine = mmap.mmap(-1, size)
-    return memoryview(buffers.mine)[:size]
+        buffers.mine = new_memory(size)
+    return buffers.mine[:size]
+
+
+@functools.cache
+def thread_pool(n):
+    """Its threads keep their buffers."""
+    return concurrent.futures.ThreadPoolExecutor(n)
 
 
 def aligned_copy(data):
@@ -273,6 +287,8 @@ def load_phase(engine, blocks, absent):
 
 def delete_phase(engine, blocks, absent):
     mine = [block for block in blocks if block.owner == (engine.rank + 2) % N_PROCESSES]
+    if not mine:
+        return
     engine.delete(mine)
     expect_run(engine, mine, 0)
     for block in mine:
@@ -287,12 +303,11 @@ PHASES = {"store": store_phase, "lookup": lookup_phase, "load": load_phase, "del
 
 def flush(control_file):
     """Waits until all is stored in L2: what follows does not depend on the speed of the disk then."""
-    if control_file:
-        with open(control_file, "w") as control:
-            control.write("/\n")
+    with open(control_file, "w") as control:
+        control.write("/\n")
 
 
-def run_rank(engine, arguments):
+def run_rank(engine, phase, seed, control_file):
     if engine.rank == 0:
         engine.start()
     engine.barrier.wait()
@@ -301,14 +316,14 @@ def run_rank(engine, arguments):
     engine.barrier.wait()
     index = 0
     for size, n in BLOCK_SIZES:
-        blocks = [make_block(i, size, arguments.seed) for i in range(index, index + n)]
+        blocks = [make_block(i, size, seed) for i in range(index, index + n)]
         index += n
-        PHASES[arguments.phase](engine, blocks, make_block(1 << 20, size, arguments.seed))
+        PHASES[phase](engine, blocks, make_block(1 << 20, size, seed))
         engine.barrier.wait()
-        if engine.rank == 0 and arguments.phase == "store":
-            flush(arguments.flush)
+        if engine.rank == 0 and control_file:
+            flush(control_file)
         engine.barrier.wait()
-    if engine.rank == 0 and arguments.phase == "delete":
+    if engine.rank == 0 and phase == "delete":
         engine.clear()
 
 
@@ -318,11 +333,11 @@ def inherit(*what):
     inherited = what
 
 
-def process_main(rank):
-    engine_class, barrier, data, arguments = inherited
+def process_main(rank, phase, root, control_file):
+    engine_class, barrier, data, seed, variant = inherited
     calls = Calls()
     try:
-        run_rank(engine_class(arguments.directory, rank, calls, barrier, data, arguments.variant), arguments)
+        run_rank(engine_class(root, rank, calls, barrier, data, variant), phase, seed, control_file)
     except BaseException as error:
         if not isinstance(error, threading.BrokenBarrierError):
             traceback.print_exc()
@@ -331,29 +346,31 @@ def process_main(rank):
     return calls.results, True
 
 
-def run_phase(engine_class, arguments):
-    """All processes at once: each waits for the others, so none runs two ranks."""
-    context = multiprocessing.get_context("fork")
-    data = Data(arguments.seed)
-    if arguments.phase in ("store", "load"):
-        len(data.stream)  # made here once, not by each process
-    shared = (engine_class, context.Barrier(N_PROCESSES), data, arguments)
-    with concurrent.futures.ProcessPoolExecutor(N_PROCESSES, context, inherit, shared) as pool:
-        outcomes = list(pool.map(process_main, range(N_PROCESSES)))
+def run_phase(pool, phase, root, report, control_file):
+    """All processes at once: each waits for the others, so none has two ranks."""
+    outcomes = list(
+        pool.map(process_main, range(N_PROCESSES), *([x] * N_PROCESSES for x in (phase, root, control_file)))
+    )
     total = sum((results for results, _ in outcomes), collections.Counter())
-    for line in sorted(total):
-        print(f"{arguments.phase}: {line}: {total[line]}")
+    with open(report, "w") as file:
+        for line in sorted(total):
+            print(f"{line}: {total[line]}", file=file)
     return all(succeeded for _, succeeded in outcomes)
 
 
 def main(engine_class):
     parser = argparse.ArgumentParser()
-    parser.add_argument("phase", choices=PHASES)
-    parser.add_argument("directory")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--variant", default="")
-    parser.add_argument("--flush")
     arguments = parser.parse_args()
     os.umask(0o022)
-    if not run_phase(engine_class, arguments):
-        sys.exit(1)
+    context = multiprocessing.get_context("fork")
+    data = Data(arguments.seed)
+    shared = (engine_class, context.Barrier(N_PROCESSES), data, arguments.seed, arguments.variant)
+    with concurrent.futures.ProcessPoolExecutor(N_PROCESSES, context, inherit, shared) as pool:
+        for line in sys.stdin:
+            phase, root, report, *control_file = line.split()
+            succeeded = run_phase(pool, phase, root, report, control_file[0] if control_file else None)
+            print(report, "ok" if succeeded else "failed", flush=True)
+            if not succeeded:
+                sys.exit(1)

@@ -4,19 +4,26 @@ processes; a header of 28 bytes and the body in two writes, os.replace; two read
 each call of one file may come from another thread. Lookups stat all keys at once; list() is a glob."""
 
 import asyncio
+import functools
 import glob
 import os
 import pathlib
 import struct
 
-from engine_client import MODEL, Engine, main
+from engine_client import BLOCK_SIZES, MODEL, Engine, main, new_memory
 
 HEADER = struct.Struct("<7I")
 AT_ONCE = 4
 
 
+@functools.cache
+def request_buffers():
+    return [new_memory(BLOCK_SIZES[-1][0]) for _ in range(AT_ONCE)]
+
+
 class LmcacheFsConnector(Engine):
     def start(self):
+        self.buffers = request_buffers()
         self.bases = [os.path.join(self.root, name) for name in ("a", "b")]
         for base in self.bases:
             self.calls("mkdir", pathlib.Path(base).mkdir, parents=True, exist_ok=True)
@@ -39,12 +46,12 @@ class LmcacheFsConnector(Engine):
         await self.in_a_thread("close", file.close)
         self.calls.replace(temporary, self.path(block))
 
-    async def get(self, block):
+    async def get(self, block, buffer):
         try:
             file = await self.in_a_thread("open", open, self.path(block), "rb")
         except FileNotFoundError:
             return None
-        header, body = bytearray(HEADER.size), bytearray(block.size)
+        header, body = bytearray(HEADER.size), buffer[: block.size]
         await self.in_a_thread("readinto", file.readinto, header)
         size = HEADER.unpack(header)[0]
         n = await self.in_a_thread("readinto", file.readinto, body)
@@ -52,14 +59,16 @@ class LmcacheFsConnector(Engine):
         return body if n == size == block.size else None
 
     def gather(self, function, blocks):
+        """AT_ONCE at a time."""
+
         async def some():
             for first in range(0, len(blocks), AT_ONCE):
-                await asyncio.gather(*(function(block) for block in blocks[first : first + AT_ONCE]))
+                await asyncio.gather(*map(function, blocks[first : first + AT_ONCE], self.buffers))
 
         asyncio.run(some())
 
     def store_all(self, blocks):
-        self.gather(lambda block: self.put(block, self.data.of(block)), blocks)
+        self.gather(lambda block, _: self.put(block, self.data.of(block)), blocks)
 
     def lookup(self, blocks):
         async def all_of_them():
@@ -70,11 +79,11 @@ class LmcacheFsConnector(Engine):
         return asyncio.run(all_of_them())
 
     def load(self, block):
-        return asyncio.run(self.get(block))
+        return asyncio.run(self.get(block, self.buffers[0]))
 
     def load_all(self, blocks, check):
-        async def get_and_check(block):
-            check(block, await self.get(block))
+        async def get_and_check(block, buffer):
+            check(block, await self.get(block, buffer))
 
         self.gather(get_and_check, blocks)
 

@@ -11,7 +11,7 @@ import os
 import secrets
 import urllib.parse
 
-from engine_client import MODEL, Engine, address_of, main
+from engine_client import MODEL, Engine, address_of, aligned, main
 
 HEADER_BYTES = 4096
 
@@ -95,8 +95,8 @@ class LmcacheGds(Engine):
         flags = mmap.MAP_PRIVATE | mmap.MAP_POPULATE
         address = self.calls("mmap", map_file, size, mmap.PROT_READ, flags, fd)
         self.calls.close(fd)
-        buffer = bytearray(block.size)
-        ctypes.memmove(address_of(memoryview(buffer)), address + HEADER_BYTES, block.size)
+        buffer = aligned(block.size)
+        ctypes.memmove(address_of(buffer), address + HEADER_BYTES, block.size)
         libc.munmap(address, size)
         return buffer
 

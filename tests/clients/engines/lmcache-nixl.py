@@ -6,7 +6,7 @@ stat for the size. A shutdown walks and unlinks what is temporary."""
 import os
 import uuid
 
-from aio import PREAD, PWRITE, Aio
+from aio import PREAD, PWRITE, process_aio
 from engine_client import MODEL, Engine, aligned, aligned_copy, direct_if_aligned, main
 
 PAGE = 128 << 10
@@ -15,7 +15,7 @@ PAGE = 128 << 10
 class LmcacheNixl(Engine):
     def start(self):
         self.makedirs(self.root)
-        self.aio = Aio()
+        self.aio = process_aio()
 
     def path(self, block):
         rank = 4 << 24 | block.owner << 16 | 4 << 8 | block.owner

@@ -9,7 +9,7 @@ import os
 import threading
 import uuid
 
-from engine_client import MODEL, N_PROCESSES, Engine, address_of, main
+from engine_client import MODEL, N_PROCESSES, Engine, address_of, aligned, main
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.fdopen.restype = ctypes.c_void_p
@@ -86,7 +86,7 @@ class SglangFile(Engine):
         return found
 
     def load(self, block):
-        page = bytearray(block.size)
+        page = aligned(block.size)
         try:
             with self.calls("open", open, self.path(block), "rb", buffering=0) as file:
                 if self.calls("readinto", file.readinto, page) != block.size:

@@ -7,7 +7,7 @@ import concurrent.futures
 import hashlib
 import os
 
-from aio import PREAD, PWRITE, Aio
+from aio import PREAD, PWRITE, process_aio
 from engine_client import MODEL, N_PROCESSES, Engine, aligned, aligned_copy, direct_if_aligned, main
 
 
@@ -15,7 +15,7 @@ class SglangNixl(Engine):
     def start(self):
         self.makedirs(self.root)
         os.path.realpath(self.root)
-        self.aio = Aio()
+        self.aio = process_aio()
 
     def name(self, block):
         return f"{block.hash}_{MODEL.replace('/', '-')}_{block.owner}_{N_PROCESSES}_k"
