@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+#
+# vLLM's example connector, with the old and the new way in which safetensors writes a file, stores, looks up, loads
+# and deletes its blocks on the mount as it does on a disk, from four processes, and half of what it loads comes from
+# L2.
+#
+# parallel
+# timeout: 300
+
+. "$(dirname "$0")/lib.sh"
+. "$SRC/tests/clients/engines/case.sh"
+
+engine_client vllm-example in-place
+engine_client vllm-example named-temporary
