@@ -9,7 +9,7 @@
 
 # Programs that open a ring: the I/O helpers and whatever opens an adapter of type fs. And: scripts, the random ones
 # (too slow to find anything there).
-valgrind_excluded='io|storage-manager|storage-manager-attributes|store-deleter|adapter-fs.*|contract-adapter|public-headers|exports'
+valgrind_excluded='io|storage-manager|storage-manager-attributes|store-deleter|adapter-set|adapter-fs.*|contract-adapter|public-headers|exports'
 
 # unit_names TREE: of the meson tests but the random ones.
 unit_names() {
