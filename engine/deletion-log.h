@@ -19,8 +19,9 @@ typedef struct KvcDeletionLog KvcDeletionLog;
 KvcDeletionLog *
 kvc_deletion_log_open(const char *path, const KvcControllerContext *context, GError **error);
 /*
- * Starts the thread. PROGRESS(user, synced, error) is called in it, without locks, each time more
- * is synced or a try failed (ERROR: -errno, else 0); it must not block.
+ * Starts the log's threads. PROGRESS(user, synced, error) is called in one of them, and at last in
+ * free, without locks, each time more is synced or a try failed (ERROR: -errno, else 0); it must
+ * not block.
  */
 void kvc_deletion_log_start(KvcDeletionLog *log,
 			    void (*progress)(void *user, uint64_t synced, int error),

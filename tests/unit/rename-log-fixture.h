@@ -117,4 +117,16 @@ fake_set(FakeAdapter *fake, bool *what, bool value)
 	pthread_mutex_unlock(&fake->lock);
 }
 
+/* OLD is stored, and renamed: the first adapter is at that until fake_release_renames(). */
+static inline void
+rename_and_hold(Two *t)
+{
+	FakeAdapter *fake = t->b.env->fakes[0];
+	write_version(t, t->old_key, 0);
+	drain(&t->b);
+	fake_set(fake, &fake->hold_renames, true);
+	rename_keys(&t->b, t->old_key, t->new_key);
+	wait_until(fake_count(fake, "rename", t->old_key) == 1);
+}
+
 #endif

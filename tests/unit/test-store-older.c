@@ -40,11 +40,7 @@ test_an_older_version_is_not_what_is_yet_to_be_renamed(void **state)
 	Two t = two_logged_started(2, *state);
 	FakeAdapter *fake = t.b.env->fakes[0];
 	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
-	write_version(&t, t.old_key, 0);
-	drain(&t.b);
-	fake_set(fake, &fake->hold_renames, true);
-	rename_keys(&t.b, t.old_key, t.new_key);
-	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	rename_and_hold(&t);
 	rename_keys(&t.b, t.new_key, third);
 	write_version(&t, t.new_key, 1);
 	kvc_store_controller_settle(t.b.store);
@@ -176,11 +172,7 @@ test_a_deletion_is_not_of_what_an_earlier_rename_has_yet_to_take(void **state)
 	Two t = two_logged_started(1, *state);
 	FakeAdapter *fake = t.b.env->fakes[0];
 	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
-	write_version(&t, t.old_key, 0);
-	drain(&t.b);
-	fake_set(fake, &fake->hold_renames, true);
-	rename_keys(&t.b, t.old_key, t.new_key);
-	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	rename_and_hold(&t);
 	write_version(&t, t.old_key, 1);
 	rename_keys(&t.b, t.old_key, third);
 	write_version(&t, t.old_key, 2);
@@ -203,11 +195,7 @@ test_a_former_name_is_not_what_an_earlier_rename_has_yet_to_take(void **state)
 	Two t = two_logged_started(1, *state);
 	FakeAdapter *fake = t.b.env->fakes[0];
 	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
-	write_version(&t, t.old_key, 0);
-	drain(&t.b);
-	fake_set(fake, &fake->hold_renames, true);
-	rename_keys(&t.b, t.old_key, t.new_key);
-	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	rename_and_hold(&t);
 	write_version(&t, t.old_key, 1);
 	rename_keys(&t.b, t.old_key, third);
 	delete_logged(&t, third, 1);

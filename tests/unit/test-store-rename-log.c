@@ -340,11 +340,7 @@ test_a_rename_back_is_no_end_of_a_deletion(void **state)
 {
 	Two t = two_logged_started(*state);
 	FakeAdapter *fake = t.b.env->fakes[0];
-	write_version(&t, t.old_key, 0);
-	drain(&t.b);
-	fake_set(fake, &fake->hold_renames, true);
-	rename_keys(&t.b, t.old_key, t.new_key);
-	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	rename_and_hold(&t);
 	rename_keys(&t.b, t.new_key, t.old_key);
 	delete_logged(&t, t.old_key, 1);
 	kvc_store_controller_settle(t.b.store);
@@ -364,11 +360,7 @@ test_a_deletion_is_not_of_what_is_yet_to_be_renamed(void **state)
 {
 	Two t = two_logged_started(*state);
 	FakeAdapter *fake = t.b.env->fakes[0];
-	write_version(&t, t.old_key, 0);
-	drain(&t.b);
-	fake_set(fake, &fake->hold_renames, true);
-	rename_keys(&t.b, t.old_key, t.new_key);
-	wait_until(fake_count(fake, "rename", t.old_key) == 1);
+	rename_and_hold(&t);
 	write_version(&t, t.old_key, 1);
 	delete_logged(&t, t.old_key, 1);
 	kvc_store_controller_settle(t.b.store);
