@@ -9,23 +9,17 @@
 #include "fs/internal.h"
 
 void
-kvcfs_closing_begin_locked(Kvcfs *fs, KvcObjectKey *key, bool is_new)
+kvcfs_closing_begin_locked(Kvcfs *fs, KvcfsStaging *st)
 {
-	KvcfsClosing *closing = g_hash_table_lookup(fs->closing, key);
-	if (!closing) {
-		closing = g_new0(KvcfsClosing, 1);
-		g_hash_table_insert(fs->closing, kvc_object_key_ref(key), closing);
-	}
-	closing->count += is_new;
-	closing->flushed_ns = kvcfs_now_ns();
+	if (!g_hash_table_add(fs->closing, st))
+		return;
+	st->closing_ns = kvcfs_now_ns();
 }
 
 void
-kvcfs_closing_end_locked(Kvcfs *fs, const KvcObjectKey *key)
+kvcfs_closing_end_locked(Kvcfs *fs, KvcfsStaging *st)
 {
-	KvcfsClosing *closing = g_hash_table_lookup(fs->closing, key);
-	if (--closing->count == 0)
-		g_hash_table_remove(fs->closing, key);
+	g_hash_table_remove(fs->closing, st);
 }
 
 /* ---- Plain files that are written again and again ------------------------------------------- */
@@ -66,130 +60,105 @@ kvcfs_is_just_published_locked(Kvcfs *fs, const KvcObjectKey *key)
 
 /* ---- Waiting ------------------------------------------------------------------------------- */
 
-/* Until when KEY (or, with NULL, SCOPE) is worth waiting for; 0: nobody is closing it. */
-static int64_t
-closing_deadline_locked(Kvcfs *fs, const KvcObjectKey *key, const KvcKeyScope *scope)
+/*
+ * The RELEASE is looked for in steps, and the steps are counted, not the time: a machine that is
+ * late with a step is late with the RELEASE as well. Together 50 ms where nothing is late.
+ */
+#define FIRST_STEP_NS (INT64_C(50) * 1000)
+#define LAST_STEP_NS (INT64_C(5) * 1000 * 1000)
+#define N_STEPS 16
+
+typedef struct CommitWait {
+	Kvcfs *fs;
+	KvcfsClosingFilter filter;
+	int64_t since_ns;
+	unsigned n_steps;
+	int64_t step_ns;
+	void (*answer)(fuse_req_t req, KvcfsWake why, void *user);
+	void *user;
+} CommitWait;
+
+static bool
+is_asked_for(const KvcfsClosingFilter *filter, const KvcfsStaging *st)
 {
-	KvcfsClosing *closing = NULL;
-	if (key) {
-		closing = g_hash_table_lookup(fs->closing, key);
-	} else {
-		GHashTableIter iter;
-		KvcObjectKey *k;
-		KvcfsClosing *c;
-		g_hash_table_iter_init(&iter, fs->closing);
-		while (g_hash_table_iter_next(&iter, (void **)&k, (void **)&c))
-			if (k->scope == scope && (!closing || c->flushed_ns > closing->flushed_ns))
-				closing = c;
+	if (filter->dir) {
+		const KvcfsInode *inode = kvcfs_temp_lookup_locked(filter->dir, filter->name);
+		return inode && inode->staging == st;
 	}
-	int64_t deadline = closing ? closing->flushed_ns + KVCFS_COMMIT_WAIT_NS : 0;
-	return deadline > kvcfs_now_ns() ? deadline : 0;
+	if (!st->target || st->is_target_gone)
+		return false;
+	return filter->key ? kvc_object_key_equal(st->target, filter->key)
+			   : st->target->scope == filter->scope;
+}
+
+/*
+ * Whose RELEASE or commit, of those that had flushed at SINCE_NS, is to come. Those that are not
+ * committing yet are given up where GIVES_UP: their descriptor lives on.
+ */
+static unsigned
+count_closing_locked(Kvcfs *fs, const KvcfsClosingFilter *filter, int64_t since_ns, bool gives_up)
+{
+	unsigned n = 0;
+	GHashTableIter iter;
+	KvcfsStaging *st;
+	g_hash_table_iter_init(&iter, fs->closing);
+	while (g_hash_table_iter_next(&iter, (void **)&st, NULL)) {
+		if (st->closing_ns > since_ns || !is_asked_for(filter, st))
+			continue;
+		if (gives_up && !st->is_committing) {
+			st->is_given_up = true;
+			g_hash_table_iter_remove(&iter);
+		} else {
+			n++;
+		}
+	}
+	return n;
 }
 
 bool
-kvcfs_is_closing(Kvcfs *fs, const KvcObjectKey *key, const KvcKeyScope *scope)
+kvcfs_is_closing(Kvcfs *fs, const KvcfsClosingFilter *filter)
 {
 	pthread_mutex_lock(&fs->names);
-	bool is_closing = closing_deadline_locked(fs, key, scope) != 0;
+	bool is_closing = count_closing_locked(fs, filter, INT64_MAX, false) > 0;
 	pthread_mutex_unlock(&fs->names);
 	return is_closing;
 }
 
-typedef struct CommitWaiter {
-	Kvcfs *fs;
-	KvcObjectKey *key; /* or NULL */
-	KvcKeyScope *scope;
-	KvcfsPending *pending;
-	int refs;	  /* Protected by names: the submitter and the answer */
-	bool is_answered; /* Protected by names */
-	void (*answer)(fuse_req_t req, KvcfsWake why, void *user);
-	void *user;
-} CommitWaiter;
-
 static void
-unref_waiter_locked(CommitWaiter *waiter)
+wait_step(fuse_req_t req, KvcfsWake why, void *user)
 {
-	if (--waiter->refs == 0)
-		g_free(waiter);
-}
-
-static void
-answer_waiter(fuse_req_t req, KvcfsWake why, void *user)
-{
-	CommitWaiter *waiter = user;
-	Kvcfs *fs = waiter->fs;
-	pthread_mutex_lock(&fs->names);
-	waiter->is_answered = true;
-	/* Still in the list: nobody will wake it. */
-	KvcfsPending *unwoken = NULL;
-	if (g_ptr_array_remove_fast(fs->commit_waiters, waiter))
-		unwoken = waiter->pending;
-	void (*answer)(fuse_req_t req, KvcfsWake why, void *user) = waiter->answer;
-	void *answer_user = waiter->user;
-	unref_waiter_locked(waiter);
-	pthread_mutex_unlock(&fs->names);
-	if (unwoken)
-		kvcfs_pending_release(unwoken);
+	CommitWait *wait = user;
+	Kvcfs *fs = wait->fs;
+	if (why != KVCFS_WAKE_INTERRUPT) {
+		bool is_last = wait->n_steps >= N_STEPS;
+		pthread_mutex_lock(&fs->names);
+		unsigned before = count_closing_locked(fs, &wait->filter, wait->since_ns, false);
+		unsigned n = count_closing_locked(fs, &wait->filter, wait->since_ns, is_last);
+		pthread_mutex_unlock(&fs->names);
+		if (n > 0) {
+			wait->n_steps++;
+			wait->step_ns = MIN(2 * wait->step_ns, LAST_STEP_NS);
+			kvcfs_pending_release(kvcfs_pending_new(fs->pendings, req,
+								kvcfs_now_ns() + wait->step_ns,
+								wait_step, wait));
+			return;
+		}
+		why = before > 0 ? KVCFS_WAKE_TIMEOUT : KVCFS_WAKE_DONE;
+	}
+	void (*answer)(fuse_req_t req, KvcfsWake why, void *user) = wait->answer;
+	void *answer_user = wait->user;
+	g_free(wait);
 	answer(req, why, answer_user);
 }
 
 void
 kvcfs_wait_for_commit(Kvcfs *fs,
 		      fuse_req_t req,
-		      KvcObjectKey *key,
-		      KvcKeyScope *scope,
+		      const KvcfsClosingFilter *filter,
 		      void (*answer)(fuse_req_t req, KvcfsWake why, void *user),
 		      void *user)
 {
-	CommitWaiter *waiter = g_new0(CommitWaiter, 1);
-	*waiter = (CommitWaiter){fs, key, scope, NULL, 2, false, answer, user};
-	pthread_mutex_lock(&fs->names);
-	int64_t deadline = closing_deadline_locked(fs, key, scope);
-	pthread_mutex_unlock(&fs->names);
-	KvcfsPending *pending =
-		kvcfs_pending_new(fs->pendings, req, deadline, answer_waiter, waiter);
-	pthread_mutex_lock(&fs->names);
-	bool is_answered = waiter->is_answered;
-	bool waits = !is_answered && closing_deadline_locked(fs, key, scope) != 0;
-	waiter->pending = pending;
-	if (waits)
-		g_ptr_array_add(fs->commit_waiters, waiter);
-	unref_waiter_locked(waiter);
-	pthread_mutex_unlock(&fs->names);
-	if (is_answered)
-		kvcfs_pending_release(pending);
-	else if (!waits)
-		kvcfs_pending_wake(pending);
-}
-
-/* Takes out who waits for KEY; to be woken without the lock. */
-static GPtrArray *
-take_waiters_locked(Kvcfs *fs, const KvcObjectKey *key)
-{
-	GPtrArray *pendings = NULL;
-	bool is_closing = g_hash_table_contains(fs->closing, key);
-	for (guint i = 0; i < fs->commit_waiters->len;) {
-		CommitWaiter *waiter = fs->commit_waiters->pdata[i];
-		/* Another writer of the name may be closing too: perhaps the one waited for. */
-		bool is_ours = waiter->key ? !is_closing && kvc_object_key_equal(waiter->key, key)
-					   : waiter->scope == key->scope;
-		if (!is_ours) {
-			i++;
-			continue;
-		}
-		if (!pendings)
-			pendings = g_ptr_array_new();
-		g_ptr_array_add(pendings, waiter->pending);
-		g_ptr_array_remove_index_fast(fs->commit_waiters, i);
-	}
-	return pendings;
-}
-
-void
-kvcfs_commit_wake(Kvcfs *fs, const KvcObjectKey *key)
-{
-	pthread_mutex_lock(&fs->names);
-	GPtrArray *pendings = take_waiters_locked(fs, key);
-	pthread_mutex_unlock(&fs->names);
-	kvcfs_pending_wake_all(pendings);
+	CommitWait *wait = g_new(CommitWait, 1);
+	*wait = (CommitWait){fs, *filter, kvcfs_now_ns(), 0, FIRST_STEP_NS / 2, answer, user};
+	wait_step(req, KVCFS_WAKE_DONE, wait);
 }

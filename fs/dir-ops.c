@@ -152,9 +152,10 @@ opendir_step(Opendir *open)
 		kvcfs_prefix_wait(dir, open->req, open->deadline_ns, after_wait, open);
 		return;
 	}
-	if (!open->has_waited_commit && kvcfs_is_closing(fs, NULL, dir->scope)) {
+	KvcfsClosingFilter filter = {.scope = dir->scope};
+	if (!open->has_waited_commit && kvcfs_is_closing(fs, &filter)) {
 		open->has_waited_commit = true;
-		kvcfs_wait_for_commit(fs, open->req, NULL, dir->scope, after_wait, open);
+		kvcfs_wait_for_commit(fs, open->req, &filter, after_wait, open);
 		return;
 	}
 	if (is_prefix)

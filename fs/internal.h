@@ -127,7 +127,10 @@ typedef struct KvcfsStaging {
 	bool is_declared_complete;
 	bool is_direct;	    /* not passed through: a copy, or made without a reservation */
 	int64_t flushed_ns; /* the last FLUSH by a living writer; 0: none */
-	bool is_closing;    /* counted in Kvcfs.closing */
+	/* commit-wait.c's: since when it is in Kvcfs.closing; a waiter has given up once. */
+	int64_t closing_ns;
+	bool is_committing;
+	bool is_given_up;
 	/* What is known against it (write-proof.c); stays. */
 	bool is_killed;
 	bool is_cut_off;
@@ -218,23 +221,22 @@ struct Kvcfs {
 	/* Protected by names. */
 	KvcfsInode *root;
 	KvcfsInode *control_root;
-	KvcfsInode *inodes;	   /* all there are */
-	GHashTable *handles;	   /* all there are (a set) */
-	GPtrArray *controls;	   /* the inodes of the control files, by index */
-	GHashTable *dirs;	   /* scope -> RANK or DIR inode (not owned) */
-	GHashTable *objects;	   /* key -> OBJECT inode (not owned) */
-	GHashTable *prefixes;	   /* key -> PREFIX inode (not owned) */
-	GHashTable *closing;	   /* key -> KvcfsClosing: flushed, RELEASE to come */
-	GHashTable *writing;	   /* key -> GPtrArray of stagings' inodes (not owned) */
-	guint published_limit;	   /* beyond this size it is looked through for old ones */
-	GHashTable *published;	   /* key -> when a plain file was; commit-wait.c's */
-	GHashTable *redirects;	   /* thread -> redirect.c's */
-	bool is_sweep_armed;	   /* a timer will look at the redirects */
-	GPtrArray *commit_waiters; /* who waits for it; commit-wait.c's */
-	GPtrArray *held_dirs;	   /* of KvcfsHandle: opendirs whose loads have not begun */
-	GPtrArray *open_prefixes;  /* of KvcfsHandle: all open prefix directories */
-	bool is_save_armed;	   /* a timer will save the changed chains */
-	uint64_t scopes_seen;	   /* scopes_version of the last sync */
+	KvcfsInode *inodes;	  /* all there are */
+	GHashTable *handles;	  /* all there are (a set) */
+	GPtrArray *controls;	  /* the inodes of the control files, by index */
+	GHashTable *dirs;	  /* scope -> RANK or DIR inode (not owned) */
+	GHashTable *objects;	  /* key -> OBJECT inode (not owned) */
+	GHashTable *prefixes;	  /* key -> PREFIX inode (not owned) */
+	GHashTable *closing;	  /* set of KvcfsStaging: flushed, RELEASE or commit to come */
+	GHashTable *writing;	  /* key -> GPtrArray of stagings' inodes (not owned) */
+	guint published_limit;	  /* beyond this size it is looked through for old ones */
+	GHashTable *published;	  /* key -> when a plain file was; commit-wait.c's */
+	GHashTable *redirects;	  /* thread -> redirect.c's */
+	bool is_sweep_armed;	  /* a timer will look at the redirects */
+	GPtrArray *held_dirs;	  /* of KvcfsHandle: opendirs whose loads have not begun */
+	GPtrArray *open_prefixes; /* of KvcfsHandle: all open prefix directories */
+	bool is_save_armed;	  /* a timer will save the changed chains */
+	uint64_t scopes_seen;	  /* scopes_version of the last sync */
 	uint64_t next_ino;
 	uint64_t next_temp; /* the next temporary file's sequence */
 };
@@ -374,35 +376,33 @@ void kvcfs_tree_forget_locked(KvcfsInode *inode);
 
 /* ---- commit-wait.c: names whose writer has closed -------------------------------------------- */
 
-typedef struct KvcfsClosing {
-	unsigned count;
-	int64_t flushed_ns;
-} KvcfsClosing;
-
-/* A writer of KEY has flushed (IS_NEW: for the first time). kvcfs_closing_end_locked() undoes one.
- */
-void kvcfs_closing_begin_locked(Kvcfs *fs, KvcObjectKey *key, bool is_new);
-void kvcfs_closing_end_locked(Kvcfs *fs, const KvcObjectKey *key);
-/* A writer of KEY committed or gave up: wakes who waits for it. Without locks. */
-void kvcfs_commit_wake(Kvcfs *fs, const KvcObjectKey *key);
+/* A writer of ST has flushed; the RELEASE, the commit or the end of ST is its end. */
+void kvcfs_closing_begin_locked(Kvcfs *fs, KvcfsStaging *st);
+void kvcfs_closing_end_locked(Kvcfs *fs, KvcfsStaging *st);
 
 /* The plain file KEY has a new version. Was that within the last second? */
 void kvcfs_note_published_locked(Kvcfs *fs, const KvcObjectKey *key);
 bool kvcfs_is_just_published_locked(Kvcfs *fs, const KvcObjectKey *key);
 
-/* How long the name of a flushed writer is waited for. */
-#define KVCFS_COMMIT_WAIT_NS (50 * INT64_C(1000000))
+/* Writers of KEY, or of any object in SCOPE, or of the temporary file NAME in DIR; not owned. */
+typedef struct KvcfsClosingFilter {
+	const KvcObjectKey *key;
+	const KvcKeyScope *scope;
+	KvcfsInode *dir;
+	const char *name;
+} KvcfsClosingFilter;
 
-/* Is a writer of KEY (or, with NULL, of anything in SCOPE) closing, and worth waiting for? */
-bool kvcfs_is_closing(Kvcfs *fs, const KvcObjectKey *key, const KvcKeyScope *scope);
+/* Is such a writer closing, and worth waiting for? */
+bool kvcfs_is_closing(Kvcfs *fs, const KvcfsClosingFilter *filter);
 /*
- * Waits until that writer committed or gave up, at most KVCFS_COMMIT_WAIT_NS after its FLUSH.
- * ANSWER is called once, possibly before this returns; KEY and SCOPE stay alive until then.
+ * Waits until such writers as are closing now committed or gave up: 50 ms for a RELEASE (then the
+ * answer is KVCFS_WAKE_TIMEOUT and nobody waits for that writer until its next FLUSH), and as long
+ * as a commit takes. ANSWER is called once, possibly before this returns; what FILTER points to
+ * stays alive until then.
  */
 void kvcfs_wait_for_commit(Kvcfs *fs,
 			   fuse_req_t req,
-			   KvcObjectKey *key,
-			   KvcKeyScope *scope,
+			   const KvcfsClosingFilter *filter,
 			   void (*answer)(fuse_req_t req, KvcfsWake why, void *user),
 			   void *user);
 

@@ -40,8 +40,7 @@ make_tables(Kvcfs *fs)
 	fs->dirs = g_hash_table_new(NULL, NULL);
 	fs->objects = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fs->prefixes = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
-	fs->closing = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
-					    (GDestroyNotify)kvc_object_key_unref, g_free);
+	fs->closing = g_hash_table_new(NULL, NULL);
 	fs->writing = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
 					    (GDestroyNotify)kvc_object_key_unref,
 					    (GDestroyNotify)g_ptr_array_unref);
@@ -49,7 +48,6 @@ make_tables(Kvcfs *fs)
 					      (GDestroyNotify)kvc_object_key_unref, g_free);
 	fs->redirects = g_hash_table_new(NULL, NULL);
 	fs->handles = g_hash_table_new(NULL, NULL);
-	fs->commit_waiters = g_ptr_array_new();
 	fs->held_dirs = g_ptr_array_new();
 	fs->open_prefixes = g_ptr_array_new();
 }
@@ -101,7 +99,6 @@ free_parts(Kvcfs *fs)
 	g_hash_table_unref(fs->writing);
 	g_hash_table_unref(fs->published);
 	g_hash_table_unref(fs->redirects);
-	g_ptr_array_unref(fs->commit_waiters);
 	g_ptr_array_unref(fs->held_dirs);
 	g_ptr_array_unref(fs->open_prefixes);
 	pthread_mutex_destroy(&fs->names);

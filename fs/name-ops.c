@@ -93,11 +93,12 @@ ask_l2(Lookup *lookup)
 static bool
 waits_for_commit(Lookup *lookup)
 {
-	if (lookup->has_waited_commit || !kvcfs_is_closing(lookup->fs, lookup->key, NULL))
+	KvcfsClosingFilter filter = {.key = lookup->key};
+	if (lookup->has_waited_commit || !kvcfs_is_closing(lookup->fs, &filter))
 		return false;
 	lookup->has_waited_commit = true;
 	kvcfs_count(lookup->fs, lookups_waited_commit);
-	kvcfs_wait_for_commit(lookup->fs, lookup->req, lookup->key, NULL, after_commit, lookup);
+	kvcfs_wait_for_commit(lookup->fs, lookup->req, &filter, after_commit, lookup);
 	return true;
 }
 

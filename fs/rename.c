@@ -343,40 +343,16 @@ rename_entry(KvcfsInode *dir,
 	return rc;
 }
 
-/*
- * A writer that has just closed the temporary file: its RELEASE is on its way, and the rename is to
- * be the commit. Waited for as by a LOOKUP (commit-wait.c), but there is no name to be woken by.
- */
-#define RELEASE_STEP_NS (INT64_C(200) * 1000)
-
 typedef struct Rename {
 	KvcfsInode *dir, *new_dir; /* owned references */
 	char *name, *new_name;
 	unsigned flags;
 } Rename;
 
-static bool
-is_being_released(KvcfsInode *dir, const char *name)
-{
-	pthread_mutex_lock(&dir->fs->names);
-	const KvcfsInode *inode = kvcfs_temp_lookup_locked(dir, name);
-	const KvcfsStaging *st = inode ? inode->staging : NULL;
-	bool is_closing = st && st->n_writers > 0 && st->flushed_ns &&
-			  kvcfs_now_ns() < st->flushed_ns + KVCFS_COMMIT_WAIT_NS;
-	pthread_mutex_unlock(&dir->fs->names);
-	return is_closing;
-}
-
 static void
 rename_step(fuse_req_t req, KvcfsWake why, void *user)
 {
 	Rename *rename = user;
-	Kvcfs *fs = rename->dir->fs;
-	if (why != KVCFS_WAKE_INTERRUPT && is_being_released(rename->dir, rename->name)) {
-		kvcfs_pending_release(kvcfs_pending_new(
-			fs->pendings, req, kvcfs_now_ns() + RELEASE_STEP_NS, rename_step, rename));
-		return;
-	}
 	fuse_reply_err(req, -rename_entry(rename->dir, rename->name, rename->new_dir,
 					  rename->new_name, rename->flags, fuse_req_ctx(req)->pid));
 	kvcfs_inode_unref(rename->dir, 1);
@@ -386,6 +362,10 @@ rename_step(fuse_req_t req, KvcfsWake why, void *user)
 	g_free(rename);
 }
 
+/*
+ * A writer that has just closed the temporary file: its RELEASE is on its way, and the rename is to
+ * be the commit.
+ */
 static void
 rename_when_released(fuse_req_t req,
 		     KvcfsInode *dir,
@@ -402,7 +382,8 @@ rename_when_released(fuse_req_t req,
 		.new_name = g_strdup(new_name),
 		.flags = flags,
 	};
-	rename_step(req, KVCFS_WAKE_TIMEOUT, rename);
+	KvcfsClosingFilter filter = {.dir = rename->dir, .name = rename->name};
+	kvcfs_wait_for_commit(dir->fs, req, &filter, rename_step, rename);
 }
 
 void
@@ -430,7 +411,7 @@ kvcfs_op_rename(fuse_req_t req,
 		rc = 0;
 	if (rc < 0)
 		fuse_reply_err(req, -rc);
-	else if (is_being_released(dir, name))
+	else if (kvcfs_is_closing(fs, &(KvcfsClosingFilter){.dir = dir, .name = name}))
 		rename_when_released(req, dir, name, new_dir, new_name, flags);
 	else
 		fuse_reply_err(req, -rename_entry(dir, name, new_dir, new_name, flags,

@@ -18,17 +18,6 @@
 
 #define FIRST_RESERVATION_BYTES (2u << 20)
 
-/* From its FLUSH to its commit, if there is one to come. */
-static void
-begin_closing_locked(KvcfsInode *inode)
-{
-	KvcfsStaging *st = inode->staging;
-	if (!st->target || st->is_target_gone)
-		return;
-	kvcfs_closing_begin_locked(inode->fs, st->target, !st->is_closing);
-	st->is_closing = true;
-}
-
 /* ---- Creating ------------------------------------------------------------------------------ */
 
 int
@@ -123,8 +112,6 @@ kvcfs_staging_set_name_locked(KvcfsInode *inode, KvcfsInode *dir, const char *na
 		st->prefix = kvcfs_inode_ref_locked(dir);
 		kvcfs_prefix_take_position_locked(dir, key);
 	}
-	if (st->n_writers > 0 && st->flushed_ns)
-		begin_closing_locked(inode);
 	return st->n_writers > 0 || st->is_expected;
 }
 
@@ -158,15 +145,10 @@ kvcfs_staging_object_removed_locked(Kvcfs *fs, const KvcObjectKey *key)
 void
 kvcfs_staging_retarget_locked(KvcfsInode *inode, KvcObjectKey *key)
 {
-	Kvcfs *fs = inode->fs;
-	KvcfsStaging *st = inode->staging;
+	const KvcfsStaging *st = inode->staging;
 	leave_writing_locked(inode, st);
-	if (st->is_closing)
-		kvcfs_closing_end_locked(fs, st->target);
 	kvcfs_inode_retire_locked(inode, st->target, (GDestroyNotify)kvc_object_key_unref);
 	kvcfs_staging_set_target_locked(inode, key);
-	if (st->is_closing)
-		kvcfs_closing_begin_locked(fs, key, true);
 }
 
 void
@@ -386,7 +368,7 @@ kvcfs_staging_renew_flush(KvcfsInode *inode)
 {
 	pthread_mutex_lock(&inode->fs->names);
 	if (inode->staging && inode->staging->object)
-		begin_closing_locked(inode);
+		kvcfs_closing_begin_locked(inode->fs, inode->staging);
 	pthread_mutex_unlock(&inode->fs->names);
 }
 
@@ -396,7 +378,7 @@ kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 	Kvcfs *fs = inode->fs;
 	KvcfsWriterExit how = kvcfs_writer_exit_look(tid);
 	uint64_t file_limit = kvcfs_writer_file_limit(tid), bytes = 0;
-	bool is_closing = false;
+	bool is_flushed = false;
 	int rc = 0;
 	if (how == KVCFS_WRITER_UNKNOWN)
 		kvcfs_count(fs, writers_unknown);
@@ -408,12 +390,12 @@ kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 		rc = kvcfs_write_proof_damage(fs, st, NULL);
 		bytes = kvc_l1_object_get_bytes(st->object);
 		st->flushed_ns = kvcfs_now_ns();
-		begin_closing_locked(inode);
-		is_closing = st->is_closing;
+		kvcfs_closing_begin_locked(fs, st);
+		is_flushed = true;
 	}
 	pthread_mutex_unlock(&fs->names);
 	/* Who looks after the close() sees a change, and a listing then waits for the commit. */
-	if (is_closing)
+	if (is_flushed)
 		kvcfs_dir_gets_entry(fs, st);
 	if (rc == -EFBIG)
 		kvcfs_write_proof_check_size(inode, bytes);
@@ -447,6 +429,9 @@ take_staging_locked(KvcfsInode *inode)
 static void
 free_staging(Kvcfs *fs, KvcfsStaging *st)
 {
+	pthread_mutex_lock(&fs->names);
+	kvcfs_closing_end_locked(fs, st);
+	pthread_mutex_unlock(&fs->names);
 	if (st->object)
 		kvc_storage_manager_abort_write(fs->sm, st->object);
 	if (st->base)
@@ -571,6 +556,9 @@ kvcfs_staging_commit(KvcfsInode *inode)
 	KvcL1Object *object = NULL;
 	pthread_mutex_lock(&fs->names);
 	note_size_locked(inode);
+	/* It may take as long as a copy does; who looks for the name waits for it. */
+	inode->staging->is_committing = true;
+	kvcfs_closing_begin_locked(fs, inode->staging);
 	pthread_mutex_unlock(&fs->names);
 	int rc = prepare(fs, inode, inode->staging, &object);
 	pthread_mutex_lock(&fs->names);
@@ -593,13 +581,11 @@ kvcfs_staging_commit(KvcfsInode *inode)
 	if (st->prefix)
 		kvcfs_prefix_settle_position(st->prefix, st->target, is_object && is_known);
 	pthread_mutex_lock(&fs->names);
-	if (st->is_closing)
-		kvcfs_closing_end_locked(fs, st->target);
+	bool is_given_up = st->is_given_up;
 	pthread_mutex_unlock(&fs->names);
-	/* Later than a listing waits: to it, a change of its own. */
-	if (is_object && is_known && kvcfs_now_ns() - st->flushed_ns > KVCFS_COMMIT_WAIT_NS)
+	/* A listing did not wait any longer: to it, a change of its own. */
+	if (is_object && is_known && is_given_up)
 		kvcfs_dir_gets_entry(fs, st);
-	kvcfs_commit_wake(fs, st->target);
 	free_staging(fs, st);
 	return rc < 0 ? rc : 0;
 }
@@ -616,6 +602,7 @@ kvcfs_staging_release_writer(KvcfsInode *inode)
 		kvcfs_write_proof_release_locked(st);
 	bool must_commit = is_last && st->target;
 	if (is_last && !st->target) {
+		kvcfs_closing_end_locked(fs, st);
 		/* A temporary file stays; what it is worth is known from here on. */
 		st->is_killed |= st->flushed_ns == 0;
 		if (!st->temp_dir) {
