@@ -61,19 +61,21 @@ kvcfs_is_just_published_locked(Kvcfs *fs, const KvcObjectKey *key)
 /* ---- Waiting ------------------------------------------------------------------------------- */
 
 /*
- * The RELEASE is looked for in steps, and the steps are counted, not the time: a machine that is
- * late with a step is late with the RELEASE as well. Together 50 ms where nothing is late.
+ * The RELEASE is looked for in steps, together 50 ms. A step that comes late does not count, for a
+ * second: a machine that is late with it is late with the RELEASE as well.
  */
 #define FIRST_STEP_NS (INT64_C(50) * 1000)
 #define LAST_STEP_NS (INT64_C(5) * 1000 * 1000)
+#define LATE_NS (INT64_C(1) * 1000 * 1000)
 #define N_STEPS 16
+#define LONGEST_WAIT_NS (INT64_C(1) * 1000 * 1000 * 1000)
 
 typedef struct CommitWait {
 	Kvcfs *fs;
 	KvcfsClosingFilter filter;
 	int64_t since_ns;
 	unsigned n_steps;
-	int64_t step_ns;
+	int64_t step_ns, due_ns;
 	void (*answer)(fuse_req_t req, KvcfsWake why, void *user);
 	void *user;
 } CommitWait;
@@ -87,6 +89,8 @@ is_asked_for(const KvcfsClosingFilter *filter, const KvcfsStaging *st)
 	}
 	if (!st->target || st->is_target_gone)
 		return false;
+	if (!filter->key && !filter->scope)
+		return true;
 	return filter->key ? kvc_object_key_equal(st->target, filter->key)
 			   : st->target->scope == filter->scope;
 }
@@ -105,7 +109,7 @@ count_closing_locked(Kvcfs *fs, const KvcfsClosingFilter *filter, int64_t since_
 	while (g_hash_table_iter_next(&iter, (void **)&st, NULL)) {
 		if (st->closing_ns > since_ns || !is_asked_for(filter, st))
 			continue;
-		if (gives_up && !st->is_committing) {
+		if (gives_up && !st->is_committing && st->n_releases == 0) {
 			st->is_given_up = true;
 			g_hash_table_iter_remove(&iter);
 		} else {
@@ -130,16 +134,17 @@ wait_step(fuse_req_t req, KvcfsWake why, void *user)
 	CommitWait *wait = user;
 	Kvcfs *fs = wait->fs;
 	if (why != KVCFS_WAKE_INTERRUPT) {
-		bool is_last = wait->n_steps >= N_STEPS;
+		int64_t now = kvcfs_now_ns();
+		wait->n_steps += now - wait->due_ns < LATE_NS;
+		bool is_over = wait->n_steps > N_STEPS || now - wait->since_ns > LONGEST_WAIT_NS;
 		pthread_mutex_lock(&fs->names);
 		unsigned before = count_closing_locked(fs, &wait->filter, wait->since_ns, false);
-		unsigned n = count_closing_locked(fs, &wait->filter, wait->since_ns, is_last);
+		unsigned n = count_closing_locked(fs, &wait->filter, wait->since_ns, is_over);
 		pthread_mutex_unlock(&fs->names);
 		if (n > 0) {
-			wait->n_steps++;
 			wait->step_ns = MIN(2 * wait->step_ns, LAST_STEP_NS);
-			kvcfs_pending_release(kvcfs_pending_new(fs->pendings, req,
-								kvcfs_now_ns() + wait->step_ns,
+			wait->due_ns = now + wait->step_ns;
+			kvcfs_pending_release(kvcfs_pending_new(fs->pendings, req, wait->due_ns,
 								wait_step, wait));
 			return;
 		}
@@ -159,6 +164,7 @@ kvcfs_wait_for_commit(Kvcfs *fs,
 		      void *user)
 {
 	CommitWait *wait = g_new(CommitWait, 1);
-	*wait = (CommitWait){fs, *filter, kvcfs_now_ns(), 0, FIRST_STEP_NS / 2, answer, user};
+	int64_t now = kvcfs_now_ns();
+	*wait = (CommitWait){fs, *filter, now, 0, FIRST_STEP_NS / 2, now, answer, user};
 	wait_step(req, KVCFS_WAKE_DONE, wait);
 }

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define EVICT_WAIT_NS INT64_C(1000000000)
+#define CHAIN_STEP_NS (INT64_C(10) * 1000 * 1000)
 #define EVICT_RETRY_NS INT64_C(20000000)
 
 typedef struct Control {
@@ -351,30 +352,66 @@ add_path_keys(Kvcfs *fs, const char *path, GPtrArray *keys, bool is_evict)
 	return 0;
 }
 
-void
-kvcfs_control_write(fuse_req_t req, KvcfsInode *inode, const char *data, size_t len)
+/* A write to a control file. */
+typedef struct Command {
+	KvcfsInode *inode; /* owned reference */
+	char *text;	   /* owned */
+	size_t len;
+	int64_t deadline_ns; /* for the chains of a flush */
+} Command;
+
+static int
+find_keys(Command *command, GPtrArray *keys)
 {
-	Kvcfs *fs = inode->fs;
-	const Control *control = &controls[inode->control];
-	g_autofree char *text = g_strndup(data, len);
-	g_auto(GStrv) lines = g_strsplit(text, "\n", -1);
-	g_autoptr(GPtrArray) keys =
-		g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+	const Control *control = &controls[command->inode->control];
+	g_auto(GStrv) lines = g_strsplit(command->text, "\n", -1);
 	bool has_path = false;
-	int rc = strlen(text) == len ? 0 : -EINVAL;
-	int saved = kvcfs_prefix_save_all(fs);
-	if (rc == 0 && saved < 0 && control->act == act_flush)
-		rc = -EIO; /* a chain could not be written: chains_save_failed */
+	int rc = strlen(command->text) == command->len ? 0 : -EINVAL;
 	for (char **line = lines; rc == 0 && *line; line++) {
 		if (!**line)
 			continue;
 		has_path = true;
-		rc = add_path_keys(fs, *line, keys, control->act == act_evict);
+		rc = add_path_keys(command->inode->fs, *line, keys, control->act == act_evict);
 	}
-	if (rc == 0 && !has_path)
-		rc = -EINVAL;
+	return rc == 0 && !has_path ? -EINVAL : rc;
+}
+
+static void
+run_command(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Command *command = user;
+	Kvcfs *fs = command->inode->fs;
+	const Control *control = &controls[command->inode->control];
+	g_autoptr(GPtrArray) keys =
+		g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+	int64_t now = kvcfs_now_ns();
+	int rc = why == KVCFS_WAKE_INTERRUPT ? -EINTR : kvcfs_prefix_save_all(fs);
+	if (rc == -EAGAIN && control->act == act_flush && now < command->deadline_ns) {
+		kvcfs_pending_release(kvcfs_pending_new(fs->pendings, req, now + CHAIN_STEP_NS,
+							run_command, command));
+		return;
+	}
+	if (rc < 0 && rc != -EINTR) /* a chain could not be written: chains_save_failed */
+		rc = control->act == act_flush ? -EIO : 0;
+	if (rc == 0)
+		rc = find_keys(command, keys);
+	size_t len = command->len;
+	kvcfs_inode_unref(command->inode, 1);
+	g_free(command->text);
+	g_free(command);
 	if (rc < 0)
 		fuse_reply_err(req, -rc);
 	else
 		control->act(req, fs, keys, len);
+}
+
+void
+kvcfs_control_write(fuse_req_t req, KvcfsInode *inode, const char *data, size_t len)
+{
+	Kvcfs *fs = inode->fs;
+	Command *command = g_new(Command, 1);
+	*command = (Command){kvcfs_inode_ref(inode), g_strndup(data, len), len,
+			     kvcfs_now_ns() + fs->config.load_timeout_ns};
+	/* What the caller has closed is meant as well. */
+	kvcfs_wait_for_commit(fs, req, &(KvcfsClosingFilter){0}, run_command, command);
 }

@@ -147,7 +147,6 @@ kvcfs_fetch_object(Kvcfs *fs,
 {
 	int64_t deadline = kvcfs_now_ns() + fs->config.load_timeout_ns;
 	KvcObjectInfo info;
-	kvcfs_count(fs, opens_waited);
 	if (kvc_storage_manager_stat(fs->sm, key, &info) < 0 || !info.renaming) {
 		load_object(fs, req, key, deadline, answer, user);
 		return;

@@ -24,10 +24,33 @@ reply_attr(fuse_req_t req, KvcfsInode *inode)
 	fuse_reply_attr(req, &st, kvcfs_inode_is_lasting(inode) ? KVCFS_ATTR_TIMEOUT : 0);
 }
 
+/*
+ * INODE has been removed, and nobody has it open. Of a plain file the kernel asks in the middle of
+ * an open that has found it just before, and goes on to OPEN; of a hash also for a name in a prefix
+ * directory that it will be told to forget, and has to look once more.
+ */
+static void
+reply_removed(fuse_req_t req, KvcfsInode *inode, struct stat *st)
+{
+	bool is_plain = kvcfs_inode_get_key(inode)->space == KVC_SPACE_PLAIN;
+	if (is_plain)
+		fuse_reply_attr(req, st, 0);
+	else
+		fuse_reply_err(req, ESTALE);
+}
+
 void
 kvcfs_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	reply_attr(req, kvcfs_inode_of(kvcfs_of(req), ino));
+	KvcfsInode *inode = kvcfs_inode_of(kvcfs_of(req), ino);
+	struct stat st;
+	int rc = kvcfs_inode_get_attr(inode, &st);
+	if (rc == -ENOENT && inode->is_unlinked && inode->key)
+		reply_removed(req, inode, &st);
+	else if (rc < 0)
+		fuse_reply_err(req, -rc);
+	else
+		fuse_reply_attr(req, &st, kvcfs_inode_is_lasting(inode) ? KVCFS_ATTR_TIMEOUT : 0);
 }
 
 static bool
@@ -47,17 +70,19 @@ redirect_writer(fuse_req_t req, KvcfsInode *inode, bool truncate)
 	KvcfsInode *private;
 	if (__atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED))
 		return -EROFS;
+	pid_t tid = fuse_req_ctx(req)->pid;
+	/* Who may create the name does so then: the kernel does not tell us. */
 	if (inode->is_unlinked)
-		return -ENOENT;
+		return kvcfs_redirect_retry_writer(fs, tid, inode, truncate) ? -ESTALE : -ENOENT;
 	/* A caller in another pid name space cannot be told from others there. */
-	if (fuse_req_ctx(req)->pid == 0) {
+	if (tid == 0) {
 		kvcfs_count(fs, overwrites_refused);
 		return -EOPNOTSUPP;
 	}
 	int rc = kvcfs_overwrite_begin(inode, truncate, &private);
 	if (rc < 0)
 		return rc;
-	kvcfs_redirect_object(fs, fuse_req_ctx(req)->pid, inode->key, private);
+	kvcfs_redirect_writer(fs, tid, inode, truncate, private);
 	return -ESTALE;
 }
 
@@ -295,6 +320,7 @@ open_for_reading(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 			continue; /* renamed meanwhile */
 		OpenWait *wait = g_new(OpenWait, 1);
 		*wait = (OpenWait){kvcfs_inode_ref(inode), *fi};
+		kvcfs_count(fs, opens_waited);
 		kvcfs_fetch_object(fs, req, key, after_load, wait);
 		return;
 	}
@@ -317,10 +343,13 @@ open_object(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	bool is_write = (fi->flags & O_ACCMODE) != O_RDONLY || (fi->flags & O_TRUNC);
 	if (is_write)
 		fuse_reply_err(req, -redirect_writer(req, inode, fi->flags & O_TRUNC));
-	else if (inode->is_unlinked)
-		fuse_reply_err(req, ENOENT);
-	else
+	else if (!inode->is_unlinked)
 		open_for_reading_ahead(req, inode, fi);
+	else if (kvcfs_redirect_retry_once(inode->fs, fuse_req_ctx(req)->pid,
+					   kvcfs_inode_get_key(inode)))
+		fuse_reply_err(req, ESTALE); /* another may have the name by now */
+	else
+		fuse_reply_err(req, ENOENT);
 }
 
 /* ---- OPEN of a file on its way -------------------------------------------------------------- */
@@ -424,6 +453,11 @@ open_staging(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	int rc = 0;
 	if (!is_staging(inode))
 		return false;
+	if (was_redirected && !is_write) {
+		/* Of an open for writing that has failed: this one is of the committed file. */
+		fuse_reply_err(req, ESTALE);
+		return true;
+	}
 	if ((fi->flags & O_TRUNC) && !was_redirected)
 		rc = truncate_staging(req, inode);
 	if (rc < 0) {

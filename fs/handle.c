@@ -93,9 +93,13 @@ kvcfs_handle_release(KvcfsHandle *handle)
 		kvcfs_count(inode->fs, loads_unread);
 	if (handle->kind == KVCFS_HANDLE_PREFIX_DIR)
 		leave_prefix(handle);
-	kvcfs_handle_free(handle);
 	if (is_writer)
+		kvcfs_staging_count_release(inode, 1);
+	kvcfs_handle_free(handle);
+	if (is_writer) {
 		kvcfs_staging_release_writer(inode);
+		kvcfs_staging_count_release(inode, -1);
+	}
 	kvcfs_inode_unref(inode, 1);
 }
 

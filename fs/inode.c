@@ -148,6 +148,8 @@ leave_tables_locked(KvcfsInode *inode)
 		g_hash_table_remove(table, inode->key);
 	if (inode->kind == KVCFS_KEYS)
 		kvcfs_chain_forget_keys_inode_locked(inode->parent, inode);
+	if (inode->chain)
+		kvcfs_chain_uncount_locked(inode);
 	bool is_dir = inode->kind == KVCFS_RANK || inode->kind == KVCFS_DIR;
 	if (is_dir && g_hash_table_lookup(fs->dirs, inode->scope) == inode)
 		g_hash_table_remove(fs->dirs, inode->scope);

@@ -129,6 +129,7 @@ typedef struct KvcfsStaging {
 	int64_t flushed_ns; /* the last FLUSH by a living writer; 0: none */
 	/* commit-wait.c's: since when it is in Kvcfs.closing; a waiter has given up once. */
 	int64_t closing_ns;
+	int n_releases; /* of writers, that have begun */
 	bool is_committing;
 	bool is_given_up;
 	/* What is known against it (write-proof.c); stays. */
@@ -384,7 +385,8 @@ void kvcfs_closing_end_locked(Kvcfs *fs, KvcfsStaging *st);
 void kvcfs_note_published_locked(Kvcfs *fs, const KvcObjectKey *key);
 bool kvcfs_is_just_published_locked(Kvcfs *fs, const KvcObjectKey *key);
 
-/* Writers of KEY, or of any object in SCOPE, or of the temporary file NAME in DIR; not owned. */
+/* Writers of KEY, or of any object in SCOPE, or of the temporary file NAME in DIR (not owned); with
+ * nothing set of any object. */
 typedef struct KvcfsClosingFilter {
 	const KvcObjectKey *key;
 	const KvcKeyScope *scope;
@@ -471,6 +473,8 @@ void kvcfs_staging_renew_flush(KvcfsInode *inode);
 void kvcfs_staging_declare_complete(KvcfsInode *inode);
 /* The end of one writer; the last one commits or drops. */
 void kvcfs_staging_release_writer(KvcfsInode *inode);
+/* A RELEASE of a writer begins (1), or ends (-1). */
+void kvcfs_staging_count_release(KvcfsInode *inode, int change);
 /* The end of a staging without writers that has a target: an object, or nothing. 0 or -errno. */
 int kvcfs_staging_commit(KvcfsInode *inode);
 /* SETATTR size, FALLOCATE: 0 or -errno. */
@@ -550,14 +554,29 @@ int kvcfs_move_key_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_ke
  * (its reference is taken) until kvcfs_redirect_take(), at most a second. One a thread.
  */
 void kvcfs_redirect_object(Kvcfs *fs, pid_t tid, KvcObjectKey *key, KvcfsInode *inode);
+/*
+ * The same, TID wants to write what it has found as ORIGIN. Should that have lost the name, the
+ * LOOKUP is answered by kvcfs_redirect_found(); TRUNCATES: the copy is empty.
+ */
+void kvcfs_redirect_writer(
+	Kvcfs *fs, pid_t tid, KvcfsInode *origin, bool truncates, KvcfsInode *private);
 void
 kvcfs_redirect_temp(Kvcfs *fs, pid_t tid, KvcfsInode *dir, const char *name, KvcfsInode *inode);
 /* The inode that TID is redirected to (transfer full), or NULL. */
 KvcfsInode *kvcfs_redirect_lookup(KvcfsInode *dir, const char *name, pid_t tid);
+/*
+ * The LOOKUP of TID for KEY has found it, or not. An OPEN of it could come too late again, and
+ * cannot be answered ESTALE again: so who wants to write it gets a private inode (transfer full) at
+ * once; NULL: it was not redirected for that.
+ */
+KvcfsInode *kvcfs_redirect_found(Kvcfs *fs, KvcObjectKey *key, pid_t tid);
+void kvcfs_redirect_not_found(Kvcfs *fs, const KvcObjectKey *key, pid_t tid);
 /* TID has arrived at INODE: true if it was redirected there; that is over then. */
 bool kvcfs_redirect_take(KvcfsInode *inode, pid_t tid);
 /* May an open of KEY by TID still be answered ESTALE? The kernel repeats a walk only once. */
 bool kvcfs_redirect_retry_once(Kvcfs *fs, pid_t tid, KvcObjectKey *key);
+/* The same for an open for writing of INODE, which has been removed; its next LOOKUP as above. */
+bool kvcfs_redirect_retry_writer(Kvcfs *fs, pid_t tid, KvcfsInode *inode, bool truncates);
 /* An open of KEY by TID succeeded: the next one may retry again. */
 void kvcfs_redirect_forget_retry(Kvcfs *fs, pid_t tid, const KvcObjectKey *key);
 /* At the end of the session. */
@@ -701,6 +720,8 @@ kvcfs_fetch_take_object(const KvcfsFetch *fetch, KvcfsWake why)
 KvcfsChain *kvcfs_chain_new(void);
 void kvcfs_chain_free(KvcfsChain *chain);
 void kvcfs_chain_forget_keys_inode_locked(KvcfsInode *prefix, KvcfsInode *keys);
+/* The inode of a prefix directory goes: what the kernel asks for again is read again. */
+void kvcfs_chain_uncount_locked(KvcfsInode *prefix);
 /* The mtime of its .keys, in ns since the epoch. */
 void kvcfs_chain_set_time_locked(KvcfsInode *prefix, int64_t mtime_ns);
 /* The PREFIX inode NAME of RANK (transfer full), or NULL when the index has no such chain. */
@@ -743,7 +764,8 @@ void kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid);
 bool kvcfs_prefix_hides_keys_file(KvcfsInode *prefix, pid_t tid);
 void kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid);
 void kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file);
-void kvcfs_prefix_clear_locked(KvcfsInode *prefix, bool remove_keys_file);
+/* A CREATE of .keys, which its maker did not see, or which was removed: it is there. */
+void kvcfs_prefix_keys_created(KvcfsInode *prefix);
 /* Appends complete lines that have been checked. true: the save timer has to be armed. */
 bool kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len);
 /* A chain longer than this is refused (a line is at most 129 bytes). */
@@ -814,6 +836,8 @@ KvcfsNotifier *kvcfs_notifier_new(Kvcfs *fs);
 void kvcfs_notifier_free(KvcfsNotifier *notifier);
 /* From the engine, any thread: KEY is in no tier any more. */
 void kvcfs_notifier_key_lost(KvcfsNotifier *notifier, KvcObjectKey *key);
+/* Nor does DIR, a prefix directory, have the name of KEY any more. As above. */
+void kvcfs_notifier_entry_lost_locked(KvcfsNotifier *notifier, KvcfsInode *dir, KvcObjectKey *key);
 /* This thread removes KEY for a request of the kernel, which needs no word of it. NULL: the end. */
 void kvcfs_notifier_set_own(const KvcObjectKey *key);
 

@@ -199,6 +199,8 @@ distrust_stagings(Kvcfs *fs)
 	pthread_mutex_unlock(&fs->names);
 }
 
+#define CHAIN_STEP_US 10000
+
 void
 kvcfs_begin_drain(Kvcfs *fs)
 {
@@ -206,9 +208,19 @@ kvcfs_begin_drain(Kvcfs *fs)
 	kvcfs_prefix_save_all(fs);
 }
 
+/* What was added to a chain that is only in L2 can be written once that is loaded. */
+static void
+load_dirty_chains(Kvcfs *fs)
+{
+	int64_t deadline = kvcfs_now_ns() + fs->config.load_timeout_ns;
+	while (kvcfs_prefix_save_all(fs) == -EAGAIN && kvcfs_now_ns() < deadline)
+		g_usleep(CHAIN_STEP_US);
+}
+
 void
 kvcfs_end_session(Kvcfs *fs, bool all_closed)
 {
+	load_dirty_chains(fs);
 	kvcfs_pendings_stop(fs->pendings);
 	if (!all_closed)
 		distrust_stagings(fs);

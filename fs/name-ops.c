@@ -40,6 +40,7 @@ lookup_free(Lookup *lookup)
 static void
 lookup_end(Lookup *lookup, int errnum)
 {
+	kvcfs_redirect_not_found(lookup->fs, lookup->key, fuse_req_ctx(lookup->req)->pid);
 	fuse_reply_err(lookup->req, errnum);
 	lookup_free(lookup);
 }
@@ -125,8 +126,10 @@ static void
 lookup_found(Lookup *lookup)
 {
 	Kvcfs *fs = lookup->fs;
+	KvcfsInode *inode = kvcfs_redirect_found(fs, lookup->key, fuse_req_ctx(lookup->req)->pid);
 	pthread_mutex_lock(&fs->names);
-	KvcfsInode *inode = kvcfs_object_inode_locked(fs, lookup->key);
+	if (!inode)
+		inode = kvcfs_object_inode_locked(fs, lookup->key);
 	kvcfs_readahead_note_locked(inode, lookup->dir);
 	pthread_mutex_unlock(&fs->names);
 	kvcfs_reply_entry(lookup->req, inode);
@@ -296,10 +299,12 @@ create_keys_file(fuse_req_t req, KvcfsInode *prefix, struct fuse_file_info *fi)
 	KvcfsInode *keys = kvcfs_prefix_keys_inode(prefix);
 	KvcfsHandle *handle = kvcfs_handle_new(KVCFS_HANDLE_KEYS_WRITE, keys);
 	struct fuse_entry_param entry = {.ino = kvcfs_inode_nodeid(keys)};
-	kvcfs_prefix_clear(prefix, false);
+	kvcfs_prefix_keys_created(prefix);
 	kvcfs_inode_get_attr(keys, &entry.attr);
 	handle->text = g_string_new(NULL);
-	handle->is_replacing = true;
+	/* It replaces the chain when it is closed; ">>" appends to what there is. */
+	handle->is_replacing = !(fi->flags & O_APPEND) || (fi->flags & O_TRUNC);
+	handle->write_offset = handle->is_replacing ? 0 : kvcfs_prefix_text_len(prefix);
 	fi->fh = (uintptr_t)handle;
 	fi->direct_io = 1;
 	if (kvcfs_reply_create(req, &entry, fi, 0) != 0) {

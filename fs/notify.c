@@ -22,6 +22,7 @@ struct KvcfsNotifier {
 
 typedef struct Lost {
 	KvcObjectKey *key; /* owned */
+	KvcfsInode *dir;   /* owned reference: only its name in there; NULL: all names */
 	bool is_own;	   /* by a request of the kernel's: the name in its directory is gone */
 } Lost;
 
@@ -67,14 +68,25 @@ find_names(Kvcfs *fs, KvcObjectKey *key, bool but_own)
 }
 
 static void
-forget_key(Kvcfs *fs, const Lost *lost)
+forget_entry(Kvcfs *fs, KvcfsInode *dir, const char *name)
 {
+	if (fs->se)
+		fuse_lowlevel_notify_inval_entry(fs->se, kvcfs_inode_nodeid(dir), name,
+						 strlen(name));
+}
+
+static void
+forget_lost(Kvcfs *fs, const Lost *lost)
+{
+	if (lost->dir) {
+		g_autofree char *name = kvcfs_key_to_name(lost->key);
+		forget_entry(fs, lost->dir, name);
+		return;
+	}
 	g_autoptr(GArray) entries = find_names(fs, lost->key, lost->is_own);
 	for (guint i = 0; i < entries->len; i++) {
 		Entry *entry = &g_array_index(entries, Entry, i);
-		if (fs->se)
-			fuse_lowlevel_notify_inval_entry(fs->se, kvcfs_inode_nodeid(entry->dir),
-							 entry->name, strlen(entry->name));
+		forget_entry(fs, entry->dir, entry->name);
 		kvcfs_inode_unref(entry->dir, 1);
 		g_free(entry->name);
 	}
@@ -85,6 +97,8 @@ lost_free(void *data)
 {
 	Lost *lost = data;
 	kvc_object_key_unref(lost->key);
+	if (lost->dir)
+		kvcfs_inode_unref(lost->dir, 1);
 	g_free(lost);
 }
 
@@ -107,7 +121,7 @@ notify_thread(void *data)
 	Lost *lost;
 	pthread_setname_np(pthread_self(), "kvcfs-notify");
 	while ((lost = wait_for_lost(notifier))) {
-		forget_key(notifier->fs, lost);
+		forget_lost(notifier->fs, lost);
 		lost_free(lost);
 	}
 	return NULL;
@@ -145,13 +159,25 @@ kvcfs_notifier_set_own(const KvcObjectKey *key)
 	own_key = key;
 }
 
+static void
+post(KvcfsNotifier *notifier, Lost lost)
+{
+	Lost *copy = g_memdup2(&lost, sizeof(lost));
+	pthread_mutex_lock(&notifier->lock);
+	g_queue_push_tail(&notifier->lost, copy);
+	pthread_cond_signal(&notifier->wake);
+	pthread_mutex_unlock(&notifier->lock);
+}
+
 void
 kvcfs_notifier_key_lost(KvcfsNotifier *notifier, KvcObjectKey *key)
 {
-	Lost *lost = g_new(Lost, 1);
-	*lost = (Lost){kvc_object_key_ref(key), own_key && kvc_object_key_equal(own_key, key)};
-	pthread_mutex_lock(&notifier->lock);
-	g_queue_push_tail(&notifier->lost, lost);
-	pthread_cond_signal(&notifier->wake);
-	pthread_mutex_unlock(&notifier->lock);
+	bool is_own = own_key && kvc_object_key_equal(own_key, key);
+	post(notifier, (Lost){.key = kvc_object_key_ref(key), .is_own = is_own});
+}
+
+void
+kvcfs_notifier_entry_lost_locked(KvcfsNotifier *notifier, KvcfsInode *dir, KvcObjectKey *key)
+{
+	post(notifier, (Lost){.key = kvc_object_key_ref(key), .dir = kvcfs_inode_ref_locked(dir)});
 }

@@ -104,6 +104,7 @@ kvcfs_overwrite_load(fuse_req_t req,
 	} else {
 		Load *load = g_new(Load, 1);
 		*load = (Load){kvcfs_inode_ref(inode), done, user};
+		kvcfs_count(fs, opens_waited);
 		kvcfs_fetch_object(fs, req, key, after_load, load);
 	}
 }

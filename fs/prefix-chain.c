@@ -92,6 +92,14 @@ count_link_locked(KvcfsInode *prefix, KvcObjectKey *key, int change)
 		g_hash_table_remove(rank->nlinks, key);
 }
 
+void
+kvcfs_chain_uncount_locked(KvcfsInode *prefix)
+{
+	const GPtrArray *refs = prefix->chain->refs;
+	for (guint i = 0; i < refs->len; i++)
+		count_link_locked(prefix, ((KvcfsRef *)refs->pdata[i])->key, -1);
+}
+
 KvcfsRef *
 kvcfs_chain_append_locked(KvcfsInode *prefix, KvcObjectKey *key, bool committed)
 {

@@ -365,10 +365,31 @@ kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid)
 	pthread_mutex_unlock(&prefix->fs->names);
 }
 
-void
-kvcfs_prefix_clear_locked(KvcfsInode *prefix, bool remove_keys_file)
+/*
+ * Another chain, of the lines TEXT. The kernel may know entries that this ends: it is told, or it
+ * would go on with them.
+ */
+static void
+set_chain_locked(KvcfsInode *prefix, const char *text, size_t len)
 {
+	g_autoptr(GPtrArray) old =
+		g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+	for (guint i = 0; i < prefix->chain->refs->len; i++) {
+		const KvcfsRef *ref = prefix->chain->refs->pdata[i];
+		g_ptr_array_add(old, kvc_object_key_ref(ref->key));
+	}
 	kvcfs_chain_clear_locked(prefix);
+	kvcfs_chain_append_lines_locked(prefix, text, len);
+	for (guint i = 0; i < old->len; i++)
+		if (!kvcfs_prefix_has_locked(prefix, old->pdata[i]))
+			kvcfs_notifier_entry_lost_locked(prefix->fs->notifier, prefix,
+							 old->pdata[i]);
+}
+
+static void
+replace_chain_locked(KvcfsInode *prefix, const char *text, size_t len, bool remove_keys_file)
+{
+	set_chain_locked(prefix, text, len);
 	prefix->chain->maker = 0;
 	prefix->chain->is_loaded = true;
 	prefix->chain->is_keys_file_removed = remove_keys_file;
@@ -380,11 +401,20 @@ kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file)
 {
 	Kvcfs *fs = prefix->fs;
 	pthread_mutex_lock(&fs->names);
-	kvcfs_prefix_clear_locked(prefix, remove_keys_file);
+	replace_chain_locked(prefix, "", 0, remove_keys_file);
 	bool must_arm = kvcfs_prefix_changed_locked(prefix);
 	pthread_mutex_unlock(&fs->names);
 	if (must_arm)
 		kvcfs_prefix_arm_save_timer(fs);
+}
+
+void
+kvcfs_prefix_keys_created(KvcfsInode *prefix)
+{
+	pthread_mutex_lock(&prefix->fs->names);
+	prefix->chain->maker = 0;
+	prefix->chain->is_keys_file_removed = false;
+	pthread_mutex_unlock(&prefix->fs->names);
 }
 
 bool
@@ -401,8 +431,7 @@ kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t le
 bool
 kvcfs_prefix_replace_locked(KvcfsInode *prefix, const char *text, size_t len)
 {
-	kvcfs_prefix_clear_locked(prefix, false);
-	kvcfs_chain_append_lines_locked(prefix, text, len);
+	replace_chain_locked(prefix, text, len, false);
 	return kvcfs_prefix_changed_locked(prefix);
 }
 

@@ -55,6 +55,8 @@ kvcfs_prefix_arm_save_timer(Kvcfs *fs)
 	kvcfs_pending_release(kvcfs_pending_new(fs->pendings, NULL, at, save_timer, fs));
 }
 
+static void start_loading(KvcfsInode *prefix);
+
 static int
 write_chain(KvcfsInode *prefix, const GString *text)
 {
@@ -82,8 +84,7 @@ kvcfs_prefix_save(KvcfsInode *prefix)
 	pthread_mutex_lock(&fs->names);
 	/* Before it is loaded, what was added is not the chain. */
 	bool must_save = prefix->chain->is_dirty && prefix->chain->is_loaded;
-	if (prefix->chain->is_dirty && !prefix->chain->is_loaded)
-		rc = -EAGAIN;
+	bool must_load = prefix->chain->is_dirty && !prefix->chain->is_loaded;
 	bool is_gone = prefix->is_unlinked;
 	g_autoptr(GString) text = must_save && !is_gone ? kvcfs_chain_text(prefix->chain) : NULL;
 	if (must_save)
@@ -105,7 +106,9 @@ kvcfs_prefix_save(KvcfsInode *prefix)
 		kvcfs_prefix_arm_save_timer(fs);
 	if (must_save)
 		kvcfs_inode_unref(prefix, 1);
-	return rc;
+	if (must_load)
+		start_loading(prefix); /* which saves it */
+	return must_load ? -EAGAIN : rc;
 }
 
 int
@@ -156,6 +159,13 @@ install_object(KvcfsInode *prefix, KvcL1Object *object)
 	return true;
 }
 
+typedef struct ChainLoad {
+	KvcfsInode *prefix; /* owned reference */
+	KvcObjectKey *key;  /* owned; the one of PREFIX when it began */
+} ChainLoad;
+
+static void load_chain(KvcfsInode *prefix);
+
 static void
 end_loading(KvcfsInode *prefix)
 {
@@ -170,19 +180,45 @@ end_loading(KvcfsInode *prefix)
 static bool
 on_loaded(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 {
-	KvcfsInode *prefix = user;
+	ChainLoad *load = user;
+	KvcfsInode *prefix = load->prefix;
 	Kvcfs *fs = prefix->fs;
 	KvcL1Object *object = kvcfs_fetch_take_object(fetch, why);
-	if (!object || !install_object(prefix, object)) {
-		kvcfs_count(fs, chains_load_failed);
-		/* Every tier says that there is none: what was added is the chain. */
-		if (kvc_storage_manager_stat(fs->sm, prefix->key, NULL) < 0)
-			install(prefix, "", 0);
+	bool is_installed = object && install_object(prefix, object);
+	/* Under its former name there is nothing any more. */
+	bool has_moved = !is_installed && why == KVCFS_WAKE_DONE &&
+			 !kvc_object_key_equal(kvcfs_inode_get_key(prefix), load->key);
+	if (has_moved) {
+		load_chain(prefix);
+	} else {
+		if (!is_installed) {
+			kvcfs_count(fs, chains_load_failed);
+			/* Every tier says that there is none: what was added is the chain. */
+			if (kvc_storage_manager_stat(fs->sm, kvcfs_inode_get_key(prefix), NULL) < 0)
+				install(prefix, "", 0);
+		}
+		pthread_mutex_lock(&fs->names);
+		bool is_loaded = prefix->chain->is_loaded;
+		pthread_mutex_unlock(&fs->names);
+		end_loading(prefix);
+		if (is_loaded) /* else who wants it tries again */
+			kvcfs_prefix_save(prefix);
 	}
-	end_loading(prefix);
-	kvcfs_prefix_save(prefix);
+	kvc_object_key_unref(load->key);
 	kvcfs_inode_unref(prefix, 1);
+	g_free(load);
 	return false;
+}
+
+/* PREFIX is loading: from what it is called now. */
+static void
+load_chain(KvcfsInode *prefix)
+{
+	Kvcfs *fs = prefix->fs;
+	ChainLoad *load = g_new(ChainLoad, 1);
+	*load = (ChainLoad){kvcfs_inode_ref(prefix),
+			    kvc_object_key_ref(kvcfs_inode_get_key(prefix))};
+	kvcfs_fetch_object(fs, NULL, load->key, on_loaded, load);
 }
 
 static void
@@ -191,21 +227,10 @@ start_loading(KvcfsInode *prefix)
 	Kvcfs *fs = prefix->fs;
 	pthread_mutex_lock(&fs->names);
 	bool must_start = !prefix->chain->is_loading && !prefix->chain->is_loaded;
-	if (must_start) {
-		prefix->chain->is_loading = true;
-		kvcfs_inode_ref_locked(prefix);
-	}
+	prefix->chain->is_loading |= must_start;
 	pthread_mutex_unlock(&fs->names);
-	if (!must_start)
-		return;
-	int64_t timeout = fs->config.load_timeout_ns;
-	KvcPrefetchParams params = {
-		.keys = &prefix->key,
-		.n_keys = 1,
-		.flags = KVC_PREFETCH_URGENT,
-		.timeout_ns = timeout,
-	};
-	kvcfs_fetch_start(fs, NULL, &params, false, kvcfs_now_ns() + timeout, on_loaded, prefix);
+	if (must_start)
+		load_chain(prefix);
 }
 
 bool

@@ -19,10 +19,13 @@
 
 typedef struct Redirect {
 	/* What is looked up: an object, or a temporary file by its name. */
-	KvcObjectKey *key;   /* owned, or NULL */
-	KvcfsInode *dir;     /* owned reference, or NULL */
-	char *name;	     /* or NULL */
-	KvcfsInode *inode;   /* owned reference; NULL: only "its one retry is used" */
+	KvcObjectKey *key; /* owned, or NULL */
+	KvcfsInode *dir;   /* owned reference, or NULL */
+	char *name;	   /* or NULL */
+	KvcfsInode *inode; /* owned reference; NULL: only "its one retry is used" */
+	/* What an OPEN for writing was of, and may have lost its name. Owned reference, or NULL */
+	KvcfsInode *origin;
+	bool truncates;
 	int64_t deadline_ns; /* CLOCK_MONOTONIC */
 } Redirect;
 
@@ -37,6 +40,8 @@ redirect_free(Redirect *redirect)
 		kvcfs_inode_unref(redirect->dir, 1);
 	if (redirect->inode)
 		kvcfs_inode_unref(redirect->inode, 1);
+	if (redirect->origin)
+		kvcfs_inode_unref(redirect->origin, 1);
 	g_free(redirect->name);
 	g_free(redirect);
 }
@@ -120,6 +125,17 @@ kvcfs_redirect_object(Kvcfs *fs, pid_t tid, KvcObjectKey *key, KvcfsInode *inode
 }
 
 void
+kvcfs_redirect_writer(Kvcfs *fs, pid_t tid, KvcfsInode *origin, bool truncates, KvcfsInode *private)
+{
+	Redirect *redirect = g_new0(Redirect, 1);
+	redirect->key = kvc_object_key_ref(kvcfs_inode_get_key(origin));
+	redirect->inode = private;
+	redirect->origin = kvcfs_inode_ref(origin);
+	redirect->truncates = truncates;
+	add(fs, tid, redirect);
+}
+
+void
 kvcfs_redirect_temp(Kvcfs *fs, pid_t tid, KvcfsInode *dir, const char *name, KvcfsInode *inode)
 {
 	Redirect *redirect = g_new0(Redirect, 1);
@@ -137,6 +153,16 @@ is_meant(const Redirect *redirect, const KvcfsInode *dir, const char *name, cons
 	return redirect->dir == dir && strcmp(redirect->name, name) == 0;
 }
 
+static bool
+had_key_locked(const KvcfsInode *inode, const KvcObjectKey *key)
+{
+	for (const KvcfsRetired *r = inode->retired; r; r = r->next)
+		if (r->free_func == (GDestroyNotify)kvc_object_key_unref &&
+		    kvc_object_key_equal(r->data, key))
+			return true;
+	return false;
+}
+
 KvcfsInode *
 kvcfs_redirect_lookup(KvcfsInode *dir, const char *name, pid_t tid)
 {
@@ -152,6 +178,51 @@ kvcfs_redirect_lookup(KvcfsInode *dir, const char *name, pid_t tid)
 		inode = kvcfs_inode_ref_locked(redirect->inode);
 	pthread_mutex_unlock(&fs->names);
 	return inode;
+}
+
+/*
+ * The redirect of TID when the name KEY is the one that it wants to write, but what its first OPEN
+ * was of has lost that name; it leaves the table. NULL: there is none.
+ */
+static Redirect *
+steal_lost(Kvcfs *fs, const KvcObjectKey *key, pid_t tid)
+{
+	Redirect *lost = NULL;
+	if (__atomic_load_n(&fs->n_redirects, __ATOMIC_ACQUIRE) == 0)
+		return NULL;
+	pthread_mutex_lock(&fs->names);
+	const Redirect *redirect = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
+	bool is_writers = redirect && redirect->origin && redirect->deadline_ns > kvcfs_now_ns();
+	if (is_writers && ((!redirect->inode && kvc_object_key_equal(redirect->key, key)) ||
+			   had_key_locked(redirect->origin, key)))
+		lost = steal_locked(fs, tid);
+	pthread_mutex_unlock(&fs->names);
+	return lost;
+}
+
+KvcfsInode *
+kvcfs_redirect_found(Kvcfs *fs, KvcObjectKey *key, pid_t tid)
+{
+	KvcfsInode *private = NULL;
+	Redirect *lost = steal_lost(fs, key, tid);
+	if (!lost)
+		return NULL;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = kvcfs_object_inode_locked(fs, key);
+	pthread_mutex_unlock(&fs->names);
+	if (kvcfs_overwrite_begin(inode, lost->truncates, &private) == 0) {
+		kvcfs_inode_ref(private);
+		kvcfs_redirect_object(fs, tid, key, private);
+	}
+	kvcfs_inode_unref(inode, 1);
+	redirect_free(lost);
+	return private;
+}
+
+void
+kvcfs_redirect_not_found(Kvcfs *fs, const KvcObjectKey *key, pid_t tid)
+{
+	redirect_free(steal_lost(fs, key, tid));
 }
 
 bool
@@ -185,6 +256,15 @@ kvcfs_redirect_retry_once(Kvcfs *fs, pid_t tid, KvcObjectKey *key)
 	if (!is_used)
 		kvcfs_redirect_object(fs, tid, key, NULL);
 	return !is_used;
+}
+
+bool
+kvcfs_redirect_retry_writer(Kvcfs *fs, pid_t tid, KvcfsInode *inode, bool truncates)
+{
+	if (!kvcfs_redirect_retry_once(fs, tid, kvcfs_inode_get_key(inode)))
+		return false;
+	kvcfs_redirect_writer(fs, tid, inode, truncates, NULL);
+	return true;
 }
 
 void

@@ -591,6 +591,15 @@ kvcfs_staging_commit(KvcfsInode *inode)
 }
 
 void
+kvcfs_staging_count_release(KvcfsInode *inode, int change)
+{
+	pthread_mutex_lock(&inode->fs->names);
+	if (inode->staging)
+		inode->staging->n_releases += change;
+	pthread_mutex_unlock(&inode->fs->names);
+}
+
+void
 kvcfs_staging_release_writer(KvcfsInode *inode)
 {
 	Kvcfs *fs = inode->fs;
@@ -607,6 +616,7 @@ kvcfs_staging_release_writer(KvcfsInode *inode)
 		st->is_killed |= st->flushed_ns == 0;
 		if (!st->temp_dir) {
 			kvcfs_count(fs, writes_not_published_unlinked);
+			note_size_locked(inode); /* readers may have it open */
 			dead = take_staging_locked(inode);
 		}
 	}
