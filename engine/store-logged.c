@@ -76,18 +76,19 @@ hold_back(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, uint64_t pos
 void
 kvc_store_logged_confirm_rename(KvcStoreController *c, KvcStoreRename *m, size_t adapter)
 {
-	uint64_t position;
-	if (m->delete_id == 0)
+	uint64_t position, id = m->delete_id;
+	if (m->outdated & (1u << adapter))
+		id = MAX(id, m->outdated_id);
+	if (id == 0)
 		return;
 	/* OLD may be there again, and is to be deleted then: that confirms both. */
 	for (KvcStoreRecord *r = m->from; r; r = kvc_store_rename_newer(r)) {
 		if (!(kvc_store_record_deleting(r) & (1u << adapter)))
 			continue;
-		r->delete_id = MAX(r->delete_id, m->delete_id);
+		r->delete_id = MAX(r->delete_id, id);
 		return;
 	}
-	if (kvc_deletion_log_confirm(c->context->deletions, m->old_key, adapter, m->delete_id,
-				     &position))
+	if (kvc_deletion_log_confirm(c->context->deletions, m->old_key, adapter, id, &position))
 		hold_back(c, m->from, adapter, position);
 }
 
