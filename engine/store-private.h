@@ -379,7 +379,7 @@ kvc_store_rename_find_deleting(KvcStoreController *c, KvcObjectKey *key, uint32_
 /* The record of KEY, sealed or not, that is setting attributes on the adapter with BIT. */
 KvcStoreRecord *
 kvc_store_rename_find_setting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit);
-/* R's object was stored on ADAPTER: an old name that was to be deleted there is overwritten. */
+/* R has stored or deleted on ADAPTER: an old name that was to be deleted there is gone, too. */
 void kvc_store_rename_overwritten(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter);
 /* R has nothing to store any more: old names that waited for it may be deleted. */
 void kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r);
