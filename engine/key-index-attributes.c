@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #define PERMISSIONS 07777
+#define COARSE_NS 1000
 
 static void
 take_owner(KvcKeyAttributes *a, const KvcObjectAttributes *from)
@@ -33,13 +34,41 @@ kvc_key_attributes_update(KvcKeyAttributes *a, const KvcObjectAttributes *from, 
 		a->ctime_ns = kvc_wall_ns();
 		a->atime_ns = from->atime_ns;
 	}
-	if (from->mtime_ns != 0 && (is_l1 || a->mtime_ns == 0))
+	if (from->mtime_ns != 0 && (is_l1 || a->mtime_ns == 0)) {
 		a->mtime_ns = from->mtime_ns;
+		a->is_told = !is_l1;
+	}
+	if (a->mtime_ns == 0)
+		a->mtime_ns = kvc_wall_ns();
 	if (is_l1 ? from->mode == 0 : a->mode != 0)
 		return;
 	take_owner(a, from);
 	if (is_l1 || from->xattrs)
 		take_xattrs(a, from->xattrs);
+}
+
+/* A store that keeps less than a nanosecond: the second is all that can be compared. */
+static bool
+is_coarse(int64_t mtime_ns)
+{
+	return mtime_ns % COARSE_NS == 0;
+}
+
+int
+kvc_key_attributes_compare(const KvcKeyAttributes *a, const KvcObjectAttributes *from)
+{
+	int64_t unit = is_coarse(a->mtime_ns) || is_coarse(from->mtime_ns) ? KVC_SEC_NS : 1;
+	if (!a->is_told || from->mtime_ns == 0)
+		return 0;
+	int64_t known = a->mtime_ns / unit, told = from->mtime_ns / unit;
+	return (told > known) - (told < known);
+}
+
+void
+kvc_key_attributes_clear(KvcKeyAttributes *a)
+{
+	kvc_xattrs_unref(a->xattrs);
+	*a = (KvcKeyAttributes){.hits = a->hits};
 }
 
 void
@@ -79,8 +108,10 @@ kvc_key_index_set_attributes(KvcKeyIndex *index,
 		a->uid = attributes->uid;
 	if (which & KVC_ATTRIBUTE_GID)
 		a->gid = attributes->gid;
-	if (which & KVC_ATTRIBUTE_MTIME)
+	if (which & KVC_ATTRIBUTE_MTIME) {
 		a->mtime_ns = attributes->mtime_ns;
+		a->is_told = false;
+	}
 	if (which & KVC_ATTRIBUTE_ATIME)
 		a->atime_ns = attributes->atime_ns;
 	kvc_key_index_unlock_attributes(index, key);

@@ -14,14 +14,22 @@ typedef struct KvcKeyAttributes {
 	uint32_t uid, gid;
 	uint32_t hits;
 	uint16_t mode; /* S_IFREG and permission bits, 0: unknown */
+	bool is_told;  /* MTIME is what an adapter says of the bytes, not of this run */
 } KvcKeyAttributes;
 
 /* The attributes of KEY, with the lock of its shard held until unlock; NULL: not known, no lock. */
 KvcKeyAttributes *kvc_key_index_lock_attributes(KvcKeyIndex *index, const KvcObjectKey *key);
 void kvc_key_index_unlock_attributes(KvcKeyIndex *index, const KvcObjectKey *key);
 
-/* What a tier knows: a commit replaces, an adapter fills in what is not known. */
+/* What a tier knows: a commit replaces, an adapter fills in what is not known; at last, now. */
 void kvc_key_attributes_update(KvcKeyAttributes *a, const KvcObjectAttributes *from, bool is_l1);
+/*
+ * Of which time are the bytes that an adapter told of with FROM? < 0: before, > 0: after those that
+ * other adapters told of; 0: the same, or not known.
+ */
+int kvc_key_attributes_compare(const KvcKeyAttributes *a, const KvcObjectAttributes *from);
+/* Forgets all that is known of the bytes before. */
+void kvc_key_attributes_clear(KvcKeyAttributes *a);
 void kvc_key_attributes_fill_info(const KvcKeyAttributes *a, KvcObjectInfo *info);
 
 #endif

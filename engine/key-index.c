@@ -198,6 +198,7 @@ typedef struct Report {
 	uint64_t bytes;
 	const KvcObjectAttributes *attributes;
 	bool is_commit; /* of a key whose versions differ, to L1 */
+	uint32_t older; /* out: tiers that are found to have an older version */
 } Report;
 
 /* DELETE_ID 0: it is hidden for another reason than a deletion. */
@@ -218,26 +219,46 @@ hide_locked(Shard *shard, KvcObjectKey *key, uint32_t adapters, uint64_t delete_
 	hidden->delete_id = MAX(hidden->delete_id, delete_id);
 }
 
-/*
- * False: the adapter is not believed. What it has of a key that was committed meanwhile is the
- * version before, unless we know that the new one was stored there.
- */
-static bool
-is_believed_locked(Shard *shard, const Entry *entry, const Report *r)
-{
-	if (is_hidden_locked(shard, r->key, r->tier))
-		return false;
-	if (r->tier == KVC_TIER_L1 || !entry || !entry->is_committed || (entry->tiers & r->tier))
-		return true;
-	hide_locked(shard, r->key, r->tier, 0);
-	return false;
-}
-
 /* The bytes of ENTRY are others from now on. */
 static void
 renew_version_locked(KvcKeyIndex *index, Entry *entry)
 {
 	entry->version = __atomic_add_fetch(&index->last_version, 1, __ATOMIC_RELAXED);
+}
+
+/* What ENTRY was known to be is older than what R tells of. */
+static void
+outdate_locked(KvcKeyIndex *index, Shard *shard, Entry *entry, Report *r)
+{
+	r->older = entry->tiers;
+	hide_locked(shard, r->key, entry->tiers & ~KVC_TIER_L1, 0);
+	entry->tiers = 0;
+	kvc_key_attributes_clear(&entry->attributes);
+	renew_version_locked(index, entry);
+}
+
+/*
+ * False: the adapter is not believed. What it has of a key that was committed meanwhile is the
+ * version before, unless we know that the new one was stored there. Of adapters that were not
+ * stored to alike when we were killed, only those with the newest version are believed.
+ */
+static bool
+is_believed_locked(KvcKeyIndex *index, Shard *shard, Entry *entry, Report *r)
+{
+	if (is_hidden_locked(shard, r->key, r->tier))
+		return false;
+	if (r->tier == KVC_TIER_L1 || !entry || (entry->tiers & r->tier))
+		return true;
+	int age = entry->is_committed ? -1 : 0;
+	if (r->key->space != KVC_SPACE_CHUNK && !age && entry->tiers && !entry->renaming)
+		age = kvc_key_attributes_compare(&entry->attributes, r->attributes);
+	if (age > 0)
+		outdate_locked(index, shard, entry, r);
+	if (age >= 0)
+		return true;
+	hide_locked(shard, r->key, r->tier, 0);
+	r->older = entry->is_committed ? 0 : r->tier;
+	return false;
 }
 
 static void
@@ -258,12 +279,12 @@ update_locked(KvcKeyIndex *index, Shard *shard, Entry *entry, const Report *r)
 
 /* False: the key is not known. */
 static bool
-update_known(KvcKeyIndex *index, const Report *r)
+update_known(KvcKeyIndex *index, Report *r)
 {
 	Shard *shard = shard_of(index, r->key);
 	kvc_mutex_lock(&shard->lock);
 	Entry *entry = g_hash_table_lookup(shard->entries, r->key);
-	bool is_believed = is_believed_locked(shard, entry, r);
+	bool is_believed = is_believed_locked(index, shard, entry, r);
 	if (entry && is_believed)
 		update_locked(index, shard, entry, r);
 	kvc_mutex_unlock(&shard->lock);
@@ -284,60 +305,42 @@ enter_locked(KvcKeyIndex *index, Order *order, Shard *shard, Entry *entry)
 	__atomic_fetch_add(&index->count, 1, __ATOMIC_RELAXED);
 }
 
-static Entry *
-insert_locked(KvcKeyIndex *index, Order *order, Shard *shard, KvcObjectKey *key)
-{
-	Entry *entry = g_new0(Entry, 1);
-	entry->key = kvc_object_key_ref(key);
-	enter_locked(index, order, shard, entry);
-	return entry;
-}
-
 static void
-report(KvcKeyIndex *index, const Report *given)
+report(KvcKeyIndex *index, Report *r)
 {
-	if (update_known(index, given))
+	if (update_known(index, r))
 		return;
-	KvcObjectAttributes attributes = *given->attributes;
-	if (attributes.mtime_ns == 0)
-		attributes.mtime_ns = kvc_wall_ns();
-	Report r = *given;
-	r.attributes = &attributes;
-	Order *order = find_order(index, r.key->scope, true);
-	Shard *shard = shard_of(index, r.key);
+	Order *order = find_order(index, r->key->scope, true);
+	Shard *shard = shard_of(index, r->key);
 	kvc_mutex_lock(&order->lock);
 	kvc_mutex_lock(&shard->lock);
 	bool is_first = false;
-	Entry *entry = g_hash_table_lookup(shard->entries, r.key);
-	if (is_believed_locked(shard, entry, &r)) {
+	Entry *entry = g_hash_table_lookup(shard->entries, r->key);
+	if (is_believed_locked(index, shard, entry, r)) {
 		is_first = !entry && order->n_live == 0;
-		if (!entry)
-			entry = insert_locked(index, order, shard, r.key);
-		update_locked(index, shard, entry, &r);
+		if (!entry) {
+			entry = g_new0(Entry, 1);
+			entry->key = kvc_object_key_ref(r->key);
+			enter_locked(index, order, shard, entry);
+		}
+		update_locked(index, shard, entry, r);
 	}
 	kvc_mutex_unlock(&shard->lock);
 	kvc_mutex_unlock(&order->lock);
 	if (is_first && index->scope_known)
-		index->scope_known(index->user, r.key->scope);
+		index->scope_known(index->user, r->key->scope);
 }
 
-void
-kvc_key_index_add(
-	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
-{
-	KvcObjectAttributes attributes = {.mtime_ns = mtime_ns};
-	kvc_key_index_add_with(index, key, tier, bytes, &attributes);
-}
-
-void
+uint32_t
 kvc_key_index_add_with(KvcKeyIndex *index,
 		       KvcObjectKey *key,
 		       uint32_t tier,
 		       uint64_t bytes,
 		       const KvcObjectAttributes *attributes)
 {
-	Report r = {key, tier, bytes, attributes, false};
+	Report r = {key, tier, bytes, attributes, false, 0};
 	report(index, &r);
+	return r.older;
 }
 
 void
@@ -346,7 +349,7 @@ kvc_key_index_replace_with(KvcKeyIndex *index,
 			   uint64_t bytes,
 			   const KvcObjectAttributes *attributes)
 {
-	Report r = {key, KVC_TIER_L1, bytes, attributes, true};
+	Report r = {key, KVC_TIER_L1, bytes, attributes, true, 0};
 	report(index, &r);
 }
 
@@ -489,16 +492,6 @@ kvc_key_index_remove_version(KvcKeyIndex *index,
 		remove_if_lost(index, key);
 }
 
-static uint32_t
-forget_renaming_locked(Shard *shard, const KvcObjectKey *key)
-{
-	Entry *entry = g_hash_table_lookup(shard->entries, key);
-	uint32_t had = entry ? entry->renaming : 0;
-	if (entry)
-		entry->renaming = 0;
-	return had;
-}
-
 uint32_t
 kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters, uint64_t delete_id)
 {
@@ -506,7 +499,10 @@ kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters, uin
 	bool is_lost = false;
 	kvc_mutex_lock(&shard->lock);
 	hide_locked(shard, key, adapters, delete_id);
-	uint32_t had = forget_renaming_locked(shard, key);
+	Entry *entry = g_hash_table_lookup(shard->entries, key);
+	uint32_t had = entry ? entry->renaming : 0;
+	if (entry)
+		entry->renaming = 0;
 	had |= clear_tiers_locked(shard, key, UINT32_MAX, &is_lost);
 	kvc_mutex_unlock(&shard->lock);
 	if (is_lost)
@@ -724,6 +720,7 @@ rekey_locked(KvcKeyIndex *index,
 	steal_entry_locked(index, from, entry);
 	kvc_object_key_unref(entry->key);
 	entry->key = kvc_object_key_ref(new_key);
+	entry->attributes.is_told = false; /* of the former name */
 	entry->renaming = (entry->tiers | entry->renaming) & movable;
 	entry->tiers = is_resident ? KVC_TIER_L1 : 0;
 	enter_locked(index, new_order, to, entry);

@@ -19,20 +19,25 @@ void kvc_key_index_free(KvcKeyIndex *index);
 
 /*
  * KEY is in TIER (one bit of KvcObjectInfo.tiers). BYTES: of an adapter only if it was not known to
- * have KEY: what is known is newer than a listing. MTIME_NS 0: keep or now. An adapter from which
- * KEY is being deleted is ignored.
+ * have KEY: what is known is newer than a listing. An adapter from which KEY is being deleted is
+ * ignored. ATTRIBUTES (the caller's; mtime 0: keep or now): what the tier knows of KEY besides. A
+ * commit (tier L1) replaces what was known; an adapter is believed only where nothing is. Returns
+ * the tiers that are thereby found to have an older version than another adapter, by its mtime: the
+ * adapters among them are hidden, as after a replacement.
  */
-void kvc_key_index_add(
-	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns);
-/*
- * The same, with what the tier knows of KEY besides (the caller's). A commit (tier L1) replaces
- * what was known; an adapter is believed only where nothing is.
- */
-void kvc_key_index_add_with(KvcKeyIndex *index,
-			    KvcObjectKey *key,
-			    uint32_t tier,
-			    uint64_t bytes,
-			    const KvcObjectAttributes *attributes);
+uint32_t kvc_key_index_add_with(KvcKeyIndex *index,
+				KvcObjectKey *key,
+				uint32_t tier,
+				uint64_t bytes,
+				const KvcObjectAttributes *attributes);
+/* The same where nothing but the mtime is known. */
+static inline void
+kvc_key_index_add(
+	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint64_t bytes, int64_t mtime_ns)
+{
+	const KvcObjectAttributes attributes = {.mtime_ns = mtime_ns};
+	kvc_key_index_add_with(index, key, tier, bytes, &attributes);
+}
 /* What an adapter says of an object, as attributes; the reference to xattrs stays INFO's. */
 static inline KvcObjectAttributes
 kvc_l2_object_info_attributes(const KvcL2ObjectInfo *info)

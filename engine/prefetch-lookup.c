@@ -290,14 +290,17 @@ note_found(KvcPrefetchController *c,
 	KvcObjectInfo info;
 	KvcKeyIndex *index = c->context->index;
 	KvcObjectAttributes attributes = kvc_l2_object_info_attributes(found);
+	uint32_t older = 0;
 	bool is_known = kvc_key_index_get(index, key, &info) == 0;
 	/* Committed since the lookup began, and stored here or not yet. */
 	bool is_newer = is_known && cell->version != 0 && info.version != cell->version;
 	if (!is_newer && !(is_known && (info.tiers & tier)))
-		kvc_key_index_add_with(index, key, tier, found->bytes, &attributes);
+		older = kvc_key_index_add_with(index, key, tier, found->bytes, &attributes);
 	else if (!is_newer && is_of_this_version(cell, &info, tier))
 		cell->version =
 			kvc_key_index_set_bytes(index, key, tier, cell->version, found->bytes);
+	older &= ~KVC_TIER_L1;
+	kvc_stats_add(c->context->stats, older_versions, (uint64_t)__builtin_popcount(older));
 	if (kvc_key_index_get(index, key, &info) < 0 || !(info.tiers & ~info.renaming & tier))
 		return false;
 	found->bytes = info.bytes;

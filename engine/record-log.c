@@ -347,11 +347,12 @@ sync_file_locked(KvcRecordLog *log)
 	if (fd >= 0)
 		close(fd);
 	kvc_mutex_lock(&log->lock);
-	if (error == 0)
+	if (error == 0) {
 		log->synced = MAX(log->synced, position);
-	else if (n_files == log->n_files)
-		log->sync_error = error;
-	log->has_synced = true;
+		log->has_synced = true;
+	} else if (n_files == log->n_files) {
+		log->sync_error = error; /* the writer fails with it, and tells that */
+	}
 	pthread_cond_signal(&log->wake);
 }
 

@@ -76,7 +76,8 @@
 	X(deletion_log_errors, "Failed tries to write or sync the log of deletions")               \
 	X(deletion_log_corrupt, "Damaged records of the log of deletions, left out")               \
 	X(listed_keys, "Keys found in L2 by the listing at the start")                             \
-	X(list_failed, "Listings of an adapter that ended with an error")
+	X(list_failed, "Listings of an adapter that ended with an error")                          \
+	X(older_versions, "Files that an adapter was found to have an older version of")
 
 typedef enum {
 #define X(name, help) KVC_STAT_##name,

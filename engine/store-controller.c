@@ -69,6 +69,23 @@ on_write_finished(KvcL1ManagerListener *l, KvcL1Object *object)
 	}
 }
 
+/*
+ * What is hidden of the old name by now is of the new one (key-index.h). The log is told at once: a
+ * deletion of the old name that follows is a newer one.
+ */
+static void
+note_outdated(KvcStoreController *c, KvcStoreMessage *message, uint32_t renaming)
+{
+	uint32_t hidden = kvc_key_index_hidden_from(c->context->index, message->new_key);
+	/* What nobody has is yet to be stored: then an older version is all there is. */
+	if (message->object || !(renaming & ~hidden))
+		return;
+	message->outdated = hidden & message->renamers;
+	if (message->outdated)
+		message->delete_id = kvc_deletion_log_add(c->context->deletions, message->key,
+							  message->outdated);
+}
+
 static void
 on_renamed(KvcL1ManagerListener *l,
 	   KvcObjectKey *old_key,
@@ -85,9 +102,10 @@ on_renamed(KvcL1ManagerListener *l,
 	message->object = object && object->is_dirty ? kvc_l1_object_ref(object) : NULL;
 	message->adapters = kvc_controller_context_active(c->context);
 	message->renamers = kvc_controller_context_renamers(c->context);
-	KvcObjectInfo info;
+	KvcObjectInfo info = {0};
 	if (kvc_key_index_get(c->context->index, new_key, &info) == 0)
 		message->version = info.version;
+	note_outdated(c, message, info.renaming);
 	__atomic_fetch_add(&c->n_renames, 1, __ATOMIC_RELAXED);
 	if (!kvc_store_controller_post(c, message)) {
 		__atomic_fetch_sub(&c->n_renames, 1, __ATOMIC_RELAXED);

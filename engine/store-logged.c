@@ -76,40 +76,46 @@ hold_back(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, uint64_t pos
 void
 kvc_store_logged_confirm_rename(KvcStoreController *c, KvcStoreRename *m, size_t adapter)
 {
-	uint64_t position;
-	if (m->delete_id == 0)
+	uint64_t position, id = m->delete_id;
+	if (m->outdated & (1u << adapter))
+		id = MAX(id, m->outdated_id);
+	if (id == 0)
 		return;
 	/* OLD may be there again, and is to be deleted then: that confirms both. */
 	for (KvcStoreRecord *r = m->from; r; r = kvc_store_rename_newer(r)) {
 		if (!(kvc_store_record_deleting(r) & (1u << adapter)))
 			continue;
-		r->delete_id = MAX(r->delete_id, m->delete_id);
+		r->delete_id = MAX(r->delete_id, id);
 		return;
 	}
-	if (kvc_deletion_log_confirm(c->context->deletions, m->old_key, adapter, m->delete_id,
-				     &position))
+	if (kvc_deletion_log_confirm(c->context->deletions, m->old_key, adapter, id, &position))
 		hold_back(c, m->from, adapter, position);
+}
+
+/*
+ * Neither what is still there, for the adapter cannot delete, nor what a listing may have read
+ * before; nor what the adapter hid of a plain key that it renames: that is about what was before
+ * R's deletion. The index knows whether a newer deletion is on its way.
+ */
+static void
+unhide(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter)
+{
+	const KvcL2AdapterOps *ops = kvc_store_ops(c, adapter);
+	bool is_gone = ops->delete_keys && !kvc_store_is_listing(c, adapter);
+	bool is_renamed = r->before && r->key->space != KVC_SPACE_CHUNK && ops->rename_key;
+	if (is_gone && !is_renamed)
+		kvc_key_index_unhide(c->context->index, r->key, 1u << adapter, r->delete_id);
 }
 
 void
 kvc_store_logged_confirm(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 {
 	uint64_t position;
-	if (!kvc_deletion_log_confirm(c->context->deletions, r->key, adapter, r->delete_id,
-				      &position))
-		return; /* the message of a newer deletion is on its way */
-	/*
-	 * What cannot be deleted is still there, and would come back with the next question; what
-	 * is deleted may be in a page that the listing has read before that.
-	 */
-	const KvcAdapterSlot *slot = &c->context->adapters[adapter];
-	bool is_gone = slot->adapter->ops->delete_keys != NULL && !kvc_store_is_listing(c, adapter);
-	/* What the adapter hid of a plain key it renames: this is about what was before that. */
-	bool is_renamed =
-		r->before && r->key->space != KVC_SPACE_CHUNK && slot->adapter->ops->rename_key;
-	if (is_gone && !is_renamed)
-		kvc_key_index_unhide(c->context->index, r->key, 1u << adapter, r->delete_id);
-	hold_back(c, r, adapter, position);
+	unhide(c, r, adapter);
+	/* Else a newer deletion is on its way, or a rename has yet to take OLD away for one. */
+	if (kvc_deletion_log_confirm(c->context->deletions, r->key, adapter, r->delete_id,
+				     &position))
+		hold_back(c, r, adapter, position);
 }
 
 void

@@ -107,12 +107,14 @@ struct KvcStoreRename {
 	uint32_t by_store;   /* cannot rename: NEW is stored, then OLD is deleted */
 	uint32_t deferred;   /* of these: NEW is not stored yet */
 	uint32_t todo, busy, waiting;
-	uint32_t fresh;	    /* have the bytes of the object as OLD */
-	uint32_t purge;	    /* renamed what is not the object any more: NEW must go */
-	uint64_t delete_id; /* in the log: NEW is deleted, so OLD is too; 0: it is not */
-	uint64_t version;   /* of the object in the index, 0: it had none */
-	bool carries;	    /* what FROM_BEFORE is storing is the object */
-	bool is_listed;	    /* among the deferred ones of a record */
+	uint32_t fresh;	      /* have the bytes of the object as OLD */
+	uint32_t purge;	      /* renamed what is not the object any more: NEW must go */
+	uint32_t outdated;    /* have an older version as OLD: NEW must go, then OLD */
+	uint64_t outdated_id; /* of these in the log */
+	uint64_t delete_id;   /* in the log: NEW is deleted, so OLD is too; 0: it is not */
+	uint64_t version;     /* of the object in the index, 0: it had none */
+	bool carries;	      /* what FROM_BEFORE is storing is the object */
+	bool is_listed;	      /* among the deferred ones of a record */
 	bool is_kicked;
 	GList link;		 /* in renames */
 	GList kick_link;	 /* in kicked */
@@ -182,8 +184,9 @@ typedef struct KvcStoreMessage {
 	KvcStoreRename *rename; /* RENAMED */
 	uint32_t adapters;	/* DELETE, RENAME: those that it concerns */
 	uint32_t renamers;	/* RENAME: of these, the ones that can */
+	uint32_t outdated;	/* RENAME: of these, the ones that have an older version */
 	uint64_t version;	/* RENAME: what the index has as the new key; 0: nothing */
-	uint64_t delete_id;	/* DELETE */
+	uint64_t delete_id;	/* DELETE; RENAME: of the old one, where it is outdated */
 	KvcFlushWaiter *waiter; /* FLUSH */
 	size_t adapter;		/* DELETED, RENAMED, ATTRIBUTES_SET */
 	GPtrArray *keys;
@@ -376,7 +379,7 @@ kvc_store_rename_find_deleting(KvcStoreController *c, KvcObjectKey *key, uint32_
 /* The record of KEY, sealed or not, that is setting attributes on the adapter with BIT. */
 KvcStoreRecord *
 kvc_store_rename_find_setting(KvcStoreController *c, KvcObjectKey *key, uint32_t bit);
-/* R's object was stored on ADAPTER: an old name that was to be deleted there is overwritten. */
+/* R has stored or deleted on ADAPTER: an old name that was to be deleted there is gone, too. */
 void kvc_store_rename_overwritten(KvcStoreController *c, const KvcStoreRecord *r, size_t adapter);
 /* R has nothing to store any more: old names that waited for it may be deleted. */
 void kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r);

@@ -599,6 +599,7 @@ end_delete(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, bool is_del
 	if (r->delete_todo & bit)
 		return;
 	count_pending(c, adapter, -1);
+	kvc_store_rename_overwritten(c, r, adapter);
 	kvc_store_logged_confirm(c, r, adapter);
 }
 

@@ -18,6 +18,7 @@
  * overwritten is deleted. An adapter that cannot rename stores NEW, and then OLD is deleted; a
  * store of a newer OLD, or a rename onto it, does that as well. The same goes for an adapter that
  * has an older version of OLD only: whenever we are killed, no name has bytes that it never had.
+ * Where the object need not be stored, since another adapter has it, an older version is deleted.
  *
  * OLD is hidden until all this ended, and NEW on the adapters that rename (key-index.h). Nothing of
  * it is remembered across a crash: OLD is there again where the rename had not been done, unless
@@ -145,7 +146,7 @@ kvc_store_rename_has_old(const KvcStoreRecord *r)
 	/* Of several the oldest one takes what is there now; what one brings is to be deleted. */
 	for (; r && r->after; r = previous(r)) {
 		const KvcStoreRename *m = r->after;
-		uint32_t here = (m->todo | m->busy | m->waiting) & ~m->by_store;
+		uint32_t here = (m->todo | m->busy | m->waiting) & ~(m->by_store | m->outdated);
 		uint32_t is_there = m->fd < 0 ? UINT32_MAX : m->fresh;
 		bits &= ~here;
 		if (r == m->to)
@@ -225,6 +226,8 @@ rename_new(KvcStoreController *c, const KvcStoreMessage *message)
 	m->version = message->version;
 	m->fd = message->object ? message->object->fd : -1;
 	m->todo = message->renamers;
+	m->outdated = m->purge = message->outdated;
+	m->outdated_id = message->delete_id;
 	m->by_store = m->deferred = message->adapters & ~message->renamers;
 	m->link.data = m->kick_link.data = m;
 	g_queue_push_tail_link(&c->renames, &m->link);
@@ -384,15 +387,22 @@ store_instead(KvcStoreController *c, KvcStoreRename *m, size_t a)
 	return true;
 }
 
+/* Is the adapter with BIT to delete OLD or NEW, and not to rename? */
+static bool
+is_deleting(const KvcStoreRename *m, uint32_t bit)
+{
+	return (m->by_store | m->purge | m->outdated) & bit;
+}
+
 static void
 begin_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a)
 {
 	uint32_t bit = 1u << a;
-	if (!((m->by_store | m->purge) & bit) && store_instead(c, m, a)) {
+	if (!is_deleting(m, bit) && store_instead(c, m, a)) {
 		kvc_store_rename_kick(c, m);
 		return;
 	}
-	bool deletes = (m->by_store | m->purge) & bit;
+	bool deletes = is_deleting(m, bit);
 	m->todo &= ~bit;
 	if (deletes && !kvc_store_ops(c, a)->delete_keys) {
 		kvc_stats_add(c->context->stats, deletes_unsupported, 1);
@@ -499,6 +509,14 @@ end_rename(KvcStoreController *c, KvcStoreRename *m, size_t a, int error)
 	}
 }
 
+/* NEW has gone from the adapter with BIT, where it was replaced: now OLD. */
+static void
+delete_outdated(KvcStoreRename *m, uint32_t bit)
+{
+	m->purge &= ~bit;
+	m->todo |= bit;
+}
+
 void
 kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message)
 {
@@ -511,7 +529,9 @@ kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message)
 		end_on_adapter(c, m, a, KVC_RENAME_STALE);
 	else if (is_failed)
 		wait_on_adapter(c, m, a, message->error);
-	else if ((m->by_store | m->purge) & bit)
+	else if (m->purge & m->outdated & bit)
+		delete_outdated(m, bit);
+	else if (is_deleting(m, bit))
 		end_on_adapter(c, m, a, KVC_RENAME_ABSENT);
 	else
 		end_rename(c, m, a, message->error);

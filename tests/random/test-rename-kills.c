@@ -289,8 +289,7 @@ check_end(Model *m, size_t a, unsigned i)
 		ensure(m, found == 0, "too much", a, i);
 	else
 		ensure(m, found == 0 || (m->had[found][i] && is_hidden), "shown", a, i);
-	/* A name that nobody has may stay hidden: only another host could put something there. */
-	if (info.tiers & (1u << a))
+	if (!is_given_up)
 		ensure(m, !is_hidden, "hidden", a, i);
 	if (v && !(info.tiers & (1u << a)))
 		ensure(m, env_stat(m->t.b.env, stores_failed) > 0, "not stored", a, i);

@@ -5,6 +5,7 @@
  * and ten more that the code it was written from keeps: one test each, at least, which names it.
  */
 
+#include "engine/store-private.h"
 #include "tests/unit/engine-fixture.h"
 
 /* ---- 1: all event fds are unique ----------------------------------------------------------- */
@@ -278,7 +279,7 @@ test_invariant_9_stop_of_prefetches_releases_all_locks(void **state)
 	for (size_t i = 0; i < 5; i++)
 		wait_until(get(&calls[i].done) == 1 && get(&calls[i].planned) == 1);
 	/* Answered, but not stopped: adapters still touch memory (difference 6). */
-	nap(20);
+	assert_int_equal(pthread_tryjoin_np(thread, NULL), EBUSY);
 	assert_int_equal(kvc_prefetch_controller_active(b.c), 4);
 	assert_int_equal(env_counts(b.env).staging_objects, 3);
 	fake_release(fake, FAKE_LOOKUP);
@@ -296,6 +297,15 @@ test_invariant_9_stop_of_prefetches_releases_all_locks(void **state)
 	bench_free(&b);
 }
 
+static bool
+is_stopping(KvcStoreController *c)
+{
+	kvc_mutex_lock(&c->lock);
+	bool is = c->is_stopping;
+	kvc_mutex_unlock(&c->lock);
+	return is;
+}
+
 static void
 test_invariant_9_stop_of_stores_releases_all_locks(void **state)
 {
@@ -307,8 +317,9 @@ test_invariant_9_stop_of_stores_releases_all_locks(void **state)
 	wait_until(env_stat(e.b.env, stores) == 3);
 	assert_int_equal(read_locks(&e.b), 3);
 	pthread_create(&thread, NULL, stop_store_thread, e.store);
-	nap(20);
+	wait_until(is_stopping(e.store));
 	/* The adapter still reads the buffers. */
+	assert_int_equal(pthread_tryjoin_np(thread, NULL), EBUSY);
 	assert_int_equal(read_locks(&e.b), 3);
 	fake_release(fake, FAKE_STORE);
 	pthread_join(thread, NULL);

@@ -9,16 +9,18 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
 #define A (1u << 0)
+#define B (1u << 1)
 #define L1 KVC_TIER_L1
 
 typedef struct Fixture {
 	KvcKeyIndex *index;
 	KvcKeyScope *scope;
-	KvcObjectKey *key;
+	KvcObjectKey *key, *plain;
 	KvcXattrs *xattrs; /* user.x=1 */
 } Fixture;
 
@@ -29,6 +31,8 @@ set_up(void **state)
 	f->index = kvc_key_index_new(NULL, NULL, NULL);
 	f->scope = kvc_key_scope_new("model", 1, 0, NULL, NULL);
 	f->key = kvc_object_key_new(f->scope, KVC_SPACE_CHUNK, "abcd", 4, NULL);
+	g_autoptr(KvcKeyScope) directory = kvc_key_scope_new_plain("directory", NULL);
+	f->plain = kvc_object_key_new(directory, KVC_SPACE_PLAIN, "file", 4, NULL);
 	assert_int_equal(kvc_xattrs_set(NULL, "user.x", "1", 1, &f->xattrs), 0);
 	*state = f;
 	return 0;
@@ -40,6 +44,7 @@ tear_down(void **state)
 	Fixture *f = *state;
 	kvc_key_index_free(f->index);
 	kvc_object_key_unref(f->key);
+	kvc_object_key_unref(f->plain);
 	kvc_key_scope_unref(f->scope);
 	kvc_xattrs_unref(f->xattrs);
 	g_free(f);
@@ -163,6 +168,100 @@ test_access_moves_atime_only(void **state)
 	assert_int_equal(info.hits, 2);
 }
 
+/* ---- Which of two versions is believed ----------------------------------------------------- */
+
+#define T INT64_C(1700000000123456789)
+#define SECOND INT64_C(1000000000)
+
+static uint32_t
+tell(Fixture *f, KvcObjectKey *key, uint32_t tier, int64_t mtime_ns, uint64_t bytes, uint32_t mode)
+{
+	KvcObjectAttributes attributes = {.mtime_ns = mtime_ns, .mode = mode};
+	return kvc_key_index_add_with(f->index, key, tier, bytes, &attributes);
+}
+
+static KvcObjectInfo
+info_of(Fixture *f, KvcObjectKey *key)
+{
+	KvcObjectInfo info;
+	assert_int_equal(kvc_key_index_get(f->index, key, &info), 0);
+	return info;
+}
+
+static void
+test_an_older_version_is_hidden(void **state)
+{
+	Fixture *f = *state;
+	assert_int_equal(tell(f, f->plain, A, T, 100, 0), 0);
+	assert_int_equal(tell(f, f->plain, B, T - 1, 50, 0), B);
+	KvcObjectInfo info = info_of(f, f->plain);
+	assert_int_equal(info.tiers, A);
+	assert_int_equal(info.bytes, 100);
+	assert_int_equal(info.mtime_ns, T);
+	assert_int_equal(kvc_key_index_hidden_from(f->index, f->plain), B);
+	/* Nor is it believed the second time. */
+	assert_int_equal(tell(f, f->plain, B, T - 1, 50, 0), 0);
+	assert_int_equal(info_of(f, f->plain).tiers, A);
+}
+
+/* What was loaded from the older one is told too: L1 must not keep it. */
+static void
+test_a_newer_version_hides_what_was_known(void **state)
+{
+	Fixture *f = *state;
+	tell(f, f->plain, A, T - 1, 50, S_IFREG | 0600);
+	tell(f, f->plain, L1, 0, 50, 0);
+	uint32_t version = info_of(f, f->plain).version;
+	assert_int_equal(tell(f, f->plain, B, T, 100, S_IFREG | 0640), A | L1);
+	KvcObjectInfo info = info_of(f, f->plain);
+	assert_int_equal(info.tiers, B);
+	assert_int_equal(info.bytes, 100);
+	assert_int_equal(info.mtime_ns, T);
+	assert_int_equal(info.mode, S_IFREG | 0640);
+	assert_int_not_equal(info.version, version);
+	assert_int_equal(kvc_key_index_hidden_from(f->index, f->plain), A);
+}
+
+static void
+assert_both_believed(Fixture *f, KvcObjectKey *key, int64_t first_ns, int64_t second_ns)
+{
+	assert_int_equal(tell(f, key, A, first_ns, 100, 0), 0);
+	assert_int_equal(tell(f, key, B, second_ns, 100, 0), 0);
+	assert_int_equal(info_of(f, key).tiers, A | B);
+	kvc_key_index_remove(f->index, key, A | B);
+}
+
+static void
+test_versions_that_cannot_be_told_apart_are_one(void **state)
+{
+	Fixture *f = *state;
+	assert_both_believed(f, f->plain, T, T);
+	assert_both_believed(f, f->plain, T, 0);
+	assert_both_believed(f, f->plain, 0, T);
+	/* A store that keeps seconds, or microseconds. */
+	assert_both_believed(f, f->plain, T, T - T % SECOND);
+	assert_both_believed(f, f->plain, T - T % SECOND, T);
+	assert_both_believed(f, f->plain, T, T - T % 1000);
+	assert_int_equal(tell(f, f->plain, A, T, 100, 0), 0);
+	assert_int_equal(tell(f, f->plain, B, T - T % SECOND - SECOND, 100, 0), B);
+	/* All chunks of one hash are the same. */
+	assert_both_believed(f, f->key, T, T - SECOND);
+}
+
+/* A time that somebody has set here says nothing about what an adapter has. */
+static void
+test_a_time_of_this_run_is_not_compared(void **state)
+{
+	Fixture *f = *state;
+	KvcObjectAttributes attributes = {.mtime_ns = T};
+	tell(f, f->plain, A, T - SECOND, 100, 0);
+	assert_int_equal(
+		kvc_key_index_set_attributes(f->index, f->plain, &attributes, KVC_ATTRIBUTE_MTIME),
+		0);
+	assert_int_equal(tell(f, f->plain, B, T - SECOND, 100, 0), 0);
+	assert_int_equal(info_of(f, f->plain).tiers, A | B);
+}
+
 int
 main(void)
 {
@@ -173,6 +272,10 @@ main(void)
 		TEST(test_set_attributes),
 		TEST(test_xattrs_are_changed_one_by_one),
 		TEST(test_access_moves_atime_only),
+		TEST(test_an_older_version_is_hidden),
+		TEST(test_a_newer_version_hides_what_was_known),
+		TEST(test_versions_that_cannot_be_told_apart_are_one),
+		TEST(test_a_time_of_this_run_is_not_compared),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

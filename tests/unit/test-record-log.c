@@ -12,9 +12,10 @@
 
 #define FORMAT "test-table 3"
 
-/* fdatasync(2) of this program, which takes as long as a test wants. */
+/* fdatasync(2) of this program, which takes as long as a test wants, and fails. */
 static bool are_syncs_held; /* Atomic */
 static int n_held;	    /* Atomic */
+static bool fails_next;	    /* Atomic */
 
 int
 fdatasync(int fd)
@@ -23,6 +24,10 @@ fdatasync(int fd)
 	while (__atomic_load_n(&are_syncs_held, __ATOMIC_RELAXED))
 		g_usleep(1000);
 	__atomic_fetch_sub(&n_held, 1, __ATOMIC_RELAXED);
+	if (__atomic_exchange_n(&fails_next, false, __ATOMIC_RELAXED)) {
+		errno = EIO;
+		return -1;
+	}
 	return (int)syscall(SYS_fdatasync, fd);
 }
 
@@ -263,6 +268,24 @@ test_settled_is_in_the_file_during_a_sync(void **state)
 	close_table(&table);
 }
 
+/* It is told once, and mended by a new file. */
+static void
+test_a_failed_sync_is_one_failure(void **state)
+{
+	Dir *dir = *state;
+	Table table;
+	open_table(&table, dir->file);
+	set(&table, "x", 1);
+	kvc_record_log_settle(table.log);
+	__atomic_store_n(&fails_next, true, __ATOMIC_RELAXED);
+	kvc_record_log_request_sync(table.log);
+	wait_until(status_of(&table).errors == 1);
+	wait_until(status_of(&table).error == 0);
+	assert_int_equal(sync_table(&table), 0);
+	close_table(&table);
+	assert_int_equal(__atomic_load_n(&table.n_failed, __ATOMIC_RELAXED), 1);
+}
+
 /* Every way to cut the file within its last record. */
 static void
 test_a_torn_end_is_cut(void **state)
@@ -478,6 +501,7 @@ main(void)
 		TEST_IN_DIR(test_what_was_appended_is_there_again),
 		TEST_IN_DIR(test_settled_is_in_the_file_and_synced_is_told),
 		TEST_IN_DIR(test_settled_is_in_the_file_during_a_sync),
+		TEST_IN_DIR(test_a_failed_sync_is_one_failure),
 		TEST_IN_DIR(test_a_torn_end_is_cut),
 		TEST_IN_DIR(test_an_end_of_zeros_is_cut),
 		TEST_IN_DIR(test_a_damaged_record_is_reported_and_nothing_else_lost),

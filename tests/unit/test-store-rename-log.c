@@ -434,6 +434,56 @@ test_an_older_version_is_deleted_though_a_rename_is_not_over(void **state)
 	two_logged_free(&t);
 }
 
+/* NEW is deleted, and so OLD again, while an earlier deletion of OLD is being done. */
+static void
+test_a_former_name_that_was_deleted_before_is_not_hidden_for_ever(void **state)
+{
+	Two t = two_logged(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	fake->ops.rename_key = NULL;
+	kvc_store_controller_start(t.b.store);
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold[FAKE_STORE], true);
+	fake_set(fake, &fake->hold_deletes, true);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	delete_logged(&t, t.old_key, 1);
+	wait_until(fake_count(fake, "delete", t.old_key) == 1);
+	delete_logged(&t, t.new_key, 1);
+	kvc_store_controller_settle(t.b.store);
+	fake_release_deletes(fake);
+	fake_release(fake, FAKE_STORE);
+	drain(&t.b);
+	assert_int_equal(kvc_key_index_hidden_from(t.b.env->context.index, t.old_key), 0);
+	assert_int_equal(kvc_key_index_hidden_from(t.b.env->context.index, t.new_key), 0);
+	two_logged_free(&t);
+}
+
+/* OLD, deleted since, is not there to be hidden when the store of NEW is given up. */
+static void
+test_a_deleted_former_name_is_not_hidden_where_the_new_one_is_given_up(void **state)
+{
+	Two t = two_logged_started(*state);
+	FakeAdapter *fake = t.b.env->fakes[0];
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	fake_set(fake, &fake->hold[FAKE_STORE], true);
+	write_version(&t, t.old_key, 1);
+	wait_until(fake_count_held(fake, FAKE_STORE) == 1);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	fake->fail_stores = 1 + KVC_STORE_TRIES;
+	fake_release_nth(fake, FAKE_STORE, 0);
+	wait_until(fake_count(fake, "store", t.new_key) == 1);
+	delete_logged(&t, t.old_key, 1);
+	wait_until(!fake_has(fake, t.old_key, NULL));
+	fake_release(fake, FAKE_STORE);
+	drain(&t.b);
+	assert_int_equal(env_stat(t.b.env, stores_failed), 1);
+	assert_int_equal(kvc_key_index_hidden_from(t.b.env->context.index, t.old_key), 0);
+	two_logged_free(&t);
+}
+
 int
 main(void)
 {
@@ -449,6 +499,8 @@ main(void)
 		TEST_IN_DIR(test_a_deleted_name_of_before_waits_for_no_later_store),
 		TEST_IN_DIR(test_a_former_name_is_deleted_though_it_is_there_again),
 		TEST_IN_DIR(test_a_former_name_is_deleted_though_its_newer_store_is_held),
+		TEST_IN_DIR(test_a_former_name_that_was_deleted_before_is_not_hidden_for_ever),
+		TEST_IN_DIR(test_a_deleted_former_name_is_not_hidden_where_the_new_one_is_given_up),
 		TEST_IN_DIR(test_a_late_deletion_of_the_old_name_is_none_of_what_is_renamed_to_it),
 		TEST_IN_DIR(test_a_rename_back_is_no_end_of_a_deletion),
 		TEST_IN_DIR(test_a_deletion_is_not_of_what_is_yet_to_be_renamed),
