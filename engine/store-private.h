@@ -350,7 +350,7 @@ void kvc_store_rename_done(KvcStoreController *c, const KvcStoreMessage *message
 void kvc_store_rename_retry(KvcStoreController *c, KvcStoreRename *m, size_t adapter);
 /* M may have something to begin or to end: soon, in kvc_store_rename_run(). */
 void kvc_store_rename_kick(KvcStoreController *c, KvcStoreRename *m);
-/* All that R, and what was before it, waits for: something of R has ended. */
+/* Something of R has ended: earlier renames may have waited for it to delete an old name. */
 void kvc_store_rename_kick_past(KvcStoreController *c, const KvcStoreRecord *r);
 void kvc_store_rename_run(KvcStoreController *c);
 void kvc_store_rename_free(KvcStoreController *c, KvcStoreRename *m);

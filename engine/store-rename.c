@@ -34,6 +34,8 @@
 
 /* How far back a failing rename is looked for. */
 #define STUCK_DEPTH 8
+/* Of how many names that are renamed to each other in turn an old name is deleted once only. */
+#define MAX_CYCLE 8
 
 /* ---- Who waits for whom -------------------------------------------------------------------- */
 
@@ -54,13 +56,20 @@ kvc_store_rename_newer(const KvcStoreRecord *r)
 	return r == m->from_before ? m->from : m->to;
 }
 
-/* Where is R's key being stored, deleted or renamed, by R or by something newer of it? */
+/* On which of WANTED is R's key being stored, deleted or renamed, by R or by something newer? */
 static uint32_t
-busy_since(const KvcStoreRecord *r)
+busy_since(const KvcStoreRecord *r, uint32_t wanted)
 {
 	uint32_t bits = 0;
-	for (; r; r = kvc_store_rename_newer(r))
-		bits |= r->busy | r->delete_busy | (r->before ? r->before->busy : 0);
+	for (; r && (wanted & ~bits); r = kvc_store_rename_newer(r)) {
+		const KvcStoreRename *m = r->before;
+		bits |= wanted & (r->busy | r->delete_busy);
+		if (!m)
+			break;
+		bits |= wanted & m->busy;
+		/* Where this one has to rename, nothing that is newer has begun. */
+		wanted &= ~((m->todo | m->waiting) & ~m->by_store);
+	}
 	return bits;
 }
 
@@ -204,7 +213,7 @@ kvc_store_rename_find_setting(KvcStoreController *c, KvcObjectKey *key, uint32_t
 	return r;
 }
 
-/* ---- Beginning ----------------------------------------------------------------------------- */
+/* ---- Ends on one adapter --------------------------------------------------------------------- */
 
 static void
 count_pending(KvcStoreController *c, uint32_t adapters, int change)
@@ -214,6 +223,66 @@ count_pending(KvcStoreController *c, uint32_t adapters, int change)
 		__atomic_fetch_add(&slot->renames_pending, (uint64_t)change, __ATOMIC_RELAXED);
 	}
 }
+
+/* The index learns what the adapter A has as NEW. */
+static void
+end_new(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd end)
+{
+	if (!kvc_key_index_end_rename_to(c->context->index, m->new_key, 1u << a, end,
+					 kvc_store_is_listing(c, a)))
+		return;
+	kvc_stats_add(c->context->stats, renames_lost, 1);
+	if (!kvc_store_may_log(c))
+		return;
+	g_autofree char *name = kvc_object_key_to_string(m->new_key);
+	g_autofree char *who = kvc_controller_context_adapter_name(c->context, a);
+	g_warning("%s did not have what was renamed to %s: it is lost", who, name);
+}
+
+static void
+end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd end)
+{
+	KvcStoreTarget *t = &m->targets[a];
+	uint32_t bit = 1u << a;
+	count_pending(c, bit, -1);
+	if (t->is_delete_failing)
+		__atomic_fetch_sub(&c->context->adapters[a].renames_failing, 1, __ATOMIC_RELAXED);
+	t->is_delete_failing = false;
+	t->delete_tries = 0;
+	kvc_key_index_end_rename_from(c->context->index, m->old_key, bit,
+				      kvc_store_is_listing(c, a));
+	if (c->active & bit)
+		kvc_store_logged_confirm_rename(c, m, a);
+	if (!(m->by_store & bit))
+		end_new(c, m, a, end);
+}
+
+/*
+ * M is to delete OLD from these ADAPTERS after a store of R. So are earlier ones of the same name
+ * that wait for it: M does that for them. What deletes R's key finds M before it finds them.
+ */
+static void
+supersede(KvcStoreController *c, KvcStoreRecord *r, const KvcStoreRename *m, uint32_t adapters)
+{
+	unsigned n = 0;
+	for (GSList *link = r->deferred, *next; link && n < MAX_CYCLE; link = next, n++) {
+		KvcStoreRename *earlier = link->data;
+		next = link->next;
+		if (earlier == m || !kvc_object_key_equal(earlier->old_key, m->old_key))
+			continue;
+		uint32_t bits = earlier->deferred & adapters;
+		earlier->deferred &= ~bits;
+		for (; bits; bits &= bits - 1)
+			end_on_adapter(c, earlier, (size_t)__builtin_ctz(bits), KVC_RENAME_ABSENT);
+		if (earlier->deferred)
+			continue;
+		earlier->is_listed = false;
+		r->deferred = g_slist_delete_link(r->deferred, link);
+		kvc_store_rename_kick(c, earlier);
+	}
+}
+
+/* ---- Beginning ----------------------------------------------------------------------------- */
 
 static KvcStoreRename *
 rename_new(KvcStoreController *c, const KvcStoreMessage *message)
@@ -287,8 +356,10 @@ kvc_store_rename_submit(KvcStoreController *c, const KvcStoreMessage *message)
 	inherit(c, m->to_before, m->to);
 	inherit_attributes(c, m);
 	m->is_listed = m->deferred != 0;
-	if (m->is_listed)
+	if (m->is_listed) {
 		m->to->deferred = g_slist_prepend(m->to->deferred, m);
+		supersede(c, m->to, m, m->deferred);
+	}
 	if (m->from_before)
 		kvc_store_record_advance(c, m->from_before);
 	if (m->to_before)
@@ -309,44 +380,14 @@ kvc_store_rename_kick(KvcStoreController *c, KvcStoreRename *m)
 void
 kvc_store_rename_kick_past(KvcStoreController *c, const KvcStoreRecord *r)
 {
-	for (; r && r->after; r = previous(r))
-		kvc_store_rename_kick(c, r->after);
+	for (; r && r->after; r = previous(r)) {
+		KvcStoreRename *m = r->after;
+		if (r == m->from && (m->todo & m->by_store))
+			kvc_store_rename_kick(c, m);
+	}
 }
 
 /* ---- On one adapter ------------------------------------------------------------------------ */
-
-/* The index learns what the adapter A has as NEW. */
-static void
-end_new(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd end)
-{
-	if (!kvc_key_index_end_rename_to(c->context->index, m->new_key, 1u << a, end,
-					 kvc_store_is_listing(c, a)))
-		return;
-	kvc_stats_add(c->context->stats, renames_lost, 1);
-	if (!kvc_store_may_log(c))
-		return;
-	g_autofree char *name = kvc_object_key_to_string(m->new_key);
-	g_autofree char *who = kvc_controller_context_adapter_name(c->context, a);
-	g_warning("%s did not have what was renamed to %s: it is lost", who, name);
-}
-
-static void
-end_on_adapter(KvcStoreController *c, KvcStoreRename *m, size_t a, KvcRenameEnd end)
-{
-	KvcStoreTarget *t = &m->targets[a];
-	uint32_t bit = 1u << a;
-	count_pending(c, bit, -1);
-	if (t->is_delete_failing)
-		__atomic_fetch_sub(&c->context->adapters[a].renames_failing, 1, __ATOMIC_RELAXED);
-	t->is_delete_failing = false;
-	t->delete_tries = 0;
-	kvc_key_index_end_rename_from(c->context->index, m->old_key, bit,
-				      kvc_store_is_listing(c, a));
-	if (c->active & bit)
-		kvc_store_logged_confirm_rename(c, m, a);
-	if (!(m->by_store & bit))
-		end_new(c, m, a, end);
-}
 
 /* The record that stores M's object after all: of NEW, or of what it was renamed to since. */
 static KvcStoreRecord *
@@ -384,6 +425,7 @@ store_instead(KvcStoreController *c, KvcStoreRename *m, size_t a)
 	if (!m->is_listed)
 		r->deferred = g_slist_prepend(r->deferred, m);
 	m->is_listed = true;
+	supersede(c, r, m, bit);
 	return true;
 }
 
@@ -652,9 +694,18 @@ end(KvcStoreController *c, KvcStoreRename *m)
 	kvc_store_record_advance(c, to);
 }
 
+/* Can nothing that comes after M begin or end on any adapter, nor be given up? */
+static bool
+holds_all(const KvcStoreController *c, const KvcStoreRename *m)
+{
+	uint32_t holds = (m->todo | m->busy | m->waiting) & ~m->by_store;
+	return !((c->active | c->draining) & ~holds) && !stuck(m, STUCK_DEPTH);
+}
+
 static void
 advance(KvcStoreController *c, KvcStoreRename *m)
 {
+	uint32_t fresh = m->fresh;
 	if (m->from_before && m->carries)
 		m->fresh |= m->from_before->stored;
 	drop_if_over(c, &m->from_before);
@@ -664,7 +715,7 @@ advance(KvcStoreController *c, KvcStoreRename *m)
 	begin &= ~active(m->to_before, begin);
 	/* What is being stored, or renamed, over OLD ends first: it overwrites, or OLD is deleted
 	 * then. */
-	begin &= ~(busy_since(m->from) & m->by_store);
+	begin &= ~busy_since(m->from, begin & m->by_store);
 	for (; begin; begin &= begin - 1)
 		begin_on_adapter(c, m, (size_t)__builtin_ctz(begin));
 	bool has_before = m->from_before || m->to_before;
@@ -672,9 +723,13 @@ advance(KvcStoreController *c, KvcStoreRename *m)
 		end(c, m);
 		return;
 	}
-	/* Whoever waits for what was before it, or ought not to wait any more. */
-	kvc_store_record_advance(c, m->from);
-	kvc_store_record_advance(c, m->to);
+	/* Whoever waits for what was before it, or ought not to wait any more; in a long chain that
+	 * ends with the next one. */
+	bool is_news = m->fresh != fresh || !holds_all(c, m);
+	if (is_news || !m->from->before)
+		kvc_store_record_advance(c, m->from);
+	if (is_news || !m->to->before)
+		kvc_store_record_advance(c, m->to);
 }
 
 void
