@@ -11,6 +11,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -361,6 +363,31 @@ kvc_l1_object_unmap(KvcMemoryObj *mapped)
 	if (mapped->data)
 		munmap(mapped->data, mapped->mapped_bytes);
 	*mapped = (KvcMemoryObj){0};
+}
+
+static int
+compare_addresses(const void *a, const void *b)
+{
+	uintptr_t x = (uintptr_t)((const KvcMemoryObj *)a)->data;
+	uintptr_t y = (uintptr_t)((const KvcMemoryObj *)b)->data;
+	return x < y ? -1 : x > y;
+}
+
+void
+kvc_l1_object_unmap_all(KvcMemoryObj *mapped, size_t n)
+{
+	if (n > 1)
+		qsort(mapped, n, sizeof(*mapped), compare_addresses);
+	/* All that is between the first and the last of a run is ours, so no gap is unmapped. */
+	for (size_t i = 0, end; i < n; i = end) {
+		KvcMemoryObj run = mapped[i];
+		for (end = i + 1; run.data && end < n &&
+				  mapped[end].data == (uint8_t *)run.data + run.mapped_bytes;
+		     end++)
+			run.mapped_bytes += mapped[end].mapped_bytes;
+		kvc_l1_object_unmap(&run);
+	}
+	memset(mapped, 0, n * sizeof(*mapped));
 }
 
 static int64_t
