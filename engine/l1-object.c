@@ -37,7 +37,26 @@ typedef struct Object {
 	KvcL1Object base;
 	KvcL1Memory *memory;
 	KvcL1Object *owner; /* of the file and its charge, owned; NULL: this one */
+	bool is_given_out;  /* Atomic: somebody has had the descriptor of the file */
 } Object;
+
+/* The one that the file belongs to. */
+static Object *
+owner_of(const KvcL1Object *object)
+{
+	const Object *o = (const Object *)object;
+	return (Object *)(o->owner ? o->owner : object);
+}
+
+/*
+ * Has anybody ever had the descriptor of the file? If not, no client can have opened or mapped it:
+ * there is nothing to prove.
+ */
+static bool
+is_given_out(const KvcL1Object *object)
+{
+	return __atomic_load_n(&owner_of(object)->is_given_out, __ATOMIC_RELAXED);
+}
 
 int
 kvc_l1_object_create(KvcL1Manager *manager,
@@ -161,8 +180,11 @@ kvc_l1_object_protect(KvcL1Object *object)
 {
 	KvcL1Memory *memory = ((Object *)object)->memory;
 	struct stat st;
-	if (make_read_only(object->fd) < 0 || !kvc_l1_memory_prove_no_writer(memory, object->fd) ||
-	    fstat(object->fd, &st) != 0)
+	if (make_read_only(object->fd) < 0)
+		return KVC_L1_STILL_WRITABLE;
+	if (!is_given_out(object))
+		return 0;
+	if (!kvc_l1_memory_prove_no_writer(memory, object->fd) || fstat(object->fd, &st) != 0)
 		return KVC_L1_STILL_WRITABLE;
 	/* Sealed while a writer still had it: then he may have changed it since. */
 	return (uint64_t)st.st_size == object->bytes ? 0 : KVC_L1_STILL_WRITABLE;
@@ -220,7 +242,7 @@ kvc_l1_object_make_private(KvcL1Object *object)
 		return rc;
 	}
 	close(copy);
-	kvc_l1_memory_close_file(memory, old, object->charged_bytes);
+	kvc_l1_memory_close_file(memory, old, object->charged_bytes, true);
 	/* Where it fails nobody else has the file all the same. */
 	(void)make_read_only(object->fd);
 	return 0;
@@ -246,7 +268,8 @@ kvc_l1_object_unref(KvcL1Object *object)
 	if (o->owner)
 		kvc_l1_object_unref(o->owner);
 	else
-		kvc_l1_memory_close_file(o->memory, object->fd, object->charged_bytes);
+		kvc_l1_memory_close_file(o->memory, object->fd, object->charged_bytes,
+					 is_given_out(object));
 	if (object->key)
 		kvc_object_key_unref(object->key);
 	if (object->attributes)
@@ -286,6 +309,7 @@ kvc_l1_object_is_unshared(const KvcL1Object *object)
 int
 kvc_l1_object_get_fd(const KvcL1Object *object)
 {
+	__atomic_store_n(&owner_of(object)->is_given_out, true, __ATOMIC_RELAXED);
 	return object->fd;
 }
 
