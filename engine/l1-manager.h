@@ -186,6 +186,7 @@ typedef struct KvcL1Write {
 	KvcObjectKey *key;   /* NULL (only with KVC_RESERVE_ALL): given to finish_write */
 	uint64_t bytes;	     /* rounded up to pages; 0 allowed */
 	bool is_temporary;   /* first to be evicted; survives its last reader (difference 11) */
+	bool is_sized;	     /* the file has BYTES at once, and keeps that size: a load's */
 	KvcL1Object *object; /* result, transfer full; NULL: ERROR says why */
 	KvcL1Error error;    /* result */
 	int errnum;	     /* result of OUT_OF_MEMORY: a positive errno, ENOSPC: no room */

@@ -236,13 +236,16 @@ static int
 prepare_object(KvcPrefetchController *c, KvcPrefetchLoad *load, uint64_t bytes)
 {
 	KvcL1Manager *l1 = c->context->l1;
-	KvcL1Write write = {.key = load->key, .bytes = bytes, .is_temporary = !c->policy->retain};
+	KvcL1Write write = {
+		.key = load->key,
+		.bytes = bytes,
+		.is_temporary = !c->policy->retain,
+		.is_sized = true,
+	};
 	if (kvc_l1_manager_reserve_writes(l1, &write, 1, KVC_RESERVE_ALL, LOAD_OWNER) == 0)
 		return -write.errnum;
 	KvcL1Object *object = write.object;
-	int rc = kvc_l1_object_set_size(object, bytes);
-	if (rc == 0)
-		rc = kvc_l1_object_map(object, true, &load->memory);
+	int rc = kvc_l1_object_map(object, true, &load->memory);
 	if (rc < 0) {
 		kvc_l1_manager_abort_write(l1, object);
 		return rc;
