@@ -235,7 +235,7 @@ reserve_one(KvcL1Manager *m, KvcL1Write *write, KvcLockOwner owner)
 	if (!charge_or_make_room(m, reserved, 1))
 		return out_of_memory(m, ENOSPC, &write->errnum);
 	KvcL1Object *o = NULL;
-	int rc = kvc_l1_object_create(m, m->memory, reserved, &o);
+	int rc = kvc_l1_object_create(m, m->memory, write->bytes, write->is_sized, &o);
 	if (rc < 0) {
 		kvc_l1_memory_uncharge(m->memory, reserved, 1);
 		return out_of_memory(m, -rc, &write->errnum);

@@ -186,6 +186,7 @@ typedef struct KvcL1Write {
 	KvcObjectKey *key;   /* NULL (only with KVC_RESERVE_ALL): given to finish_write */
 	uint64_t bytes;	     /* rounded up to pages; 0 allowed */
 	bool is_temporary;   /* first to be evicted; survives its last reader (difference 11) */
+	bool is_sized;	     /* the file has BYTES at once, and keeps that size: a load's */
 	KvcL1Object *object; /* result, transfer full; NULL: ERROR says why */
 	KvcL1Error error;    /* result */
 	int errnum;	     /* result of OUT_OF_MEMORY: a positive errno, ENOSPC: no room */
@@ -312,10 +313,16 @@ void kvc_l1_object_unref(KvcL1Object *object);
 void kvc_l1_object_mark_unread(KvcL1Object *object);
 /*
  * Maps the whole file (WRITE: also for writing), rounded up to pages: *OUT is filled (data NULL for
- * an empty object). 0 or -errno. kvc_l1_object_unmap() when the adapter is done.
+ * an empty object). 0 or -errno. kvc_l1_object_unmap() when the adapter is done, WRITE: before the
+ * object is finished.
  */
 int kvc_l1_object_map(KvcL1Object *object, bool write, KvcMemoryObj *out);
 void kvc_l1_object_unmap(KvcMemoryObj *mapped);
+/*
+ * The same of N mappings, with one call for those that lie side by side: the flush of the address
+ * translations costs more than the rest of it. Sorts MAPPED.
+ */
+void kvc_l1_object_unmap_all(KvcMemoryObj *mapped, size_t n);
 
 typedef struct KvcL1Counts {
 	uint64_t objects, read_locks, dirty_objects, unreplicated_objects, temporary_objects,

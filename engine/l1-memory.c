@@ -10,8 +10,8 @@
  * a staging object from an earlier epoch cannot be proven complete.
  *
  * A client's mapping keeps a file's memory after we closed it, where no budget sees it. So a file
- * is closed only with a write lease on it; until that can be had it lingers: open, charged, and
- * looked at again now and then.
+ * that clients may have seen is closed only with a write lease on it; until that can be had it
+ * lingers: open, charged, and looked at again now and then.
  */
 
 #include "engine/l1-memory.h"
@@ -280,9 +280,9 @@ release_file(KvcL1Memory *memory, int fd, uint64_t bytes)
 }
 
 void
-kvc_l1_memory_close_file(KvcL1Memory *memory, int fd, uint64_t bytes)
+kvc_l1_memory_close_file(KvcL1Memory *memory, int fd, uint64_t bytes, bool is_given_out)
 {
-	if (is_unused(memory, fd)) {
+	if (!is_given_out || is_unused(memory, fd)) {
 		release_file(memory, fd, bytes);
 		return;
 	}

@@ -27,9 +27,10 @@ void kvc_l1_memory_uncharge(KvcL1Memory *memory, uint64_t bytes, unsigned files)
 int kvc_l1_memory_create_file(KvcL1Memory *memory);
 /*
  * Gives a file and the BYTES it is charged for back (takes FD), once it is certain that no client
- * has it open or mapped: until then it lingers, and stays charged.
+ * has it open or mapped: until then it lingers, and stays charged. Not IS_GIVEN_OUT: no client can
+ * ever have opened it, that is certain.
  */
-void kvc_l1_memory_close_file(KvcL1Memory *memory, int fd, uint64_t bytes);
+void kvc_l1_memory_close_file(KvcL1Memory *memory, int fd, uint64_t bytes, bool is_given_out);
 /*
  * Looks at what lingers again, and gives back what is unused by now: true if any was. Does nothing
  * while that would take more than a tenth of a processor.

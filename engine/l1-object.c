@@ -11,6 +11,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -35,43 +37,37 @@ typedef struct Object {
 	KvcL1Object base;
 	KvcL1Memory *memory;
 	KvcL1Object *owner; /* of the file and its charge, owned; NULL: this one */
+	bool is_sized;	    /* the file was made with the size that it keeps */
+	bool is_given_out;  /* Atomic: somebody has had the descriptor of the file */
 } Object;
 
-int
-kvc_l1_object_create(KvcL1Manager *manager,
-		     KvcL1Memory *memory,
-		     uint64_t reserved,
-		     KvcL1Object **out)
+/* The one that the file belongs to. */
+static Object *
+owner_of(const KvcL1Object *object)
 {
-	int fd = kvc_l1_memory_create_file(memory);
-	if (fd < 0)
-		return fd;
-	Object *o = g_new0(Object, 1);
-	o->memory = memory;
-	o->base.manager = manager;
-	o->base.fd = fd;
-	o->base.refs = 1;
-	o->base.state = KVC_L1_STAGING;
-	o->base.full_epoch = kvc_l1_memory_full_epoch(memory);
-	int rc = kvc_l1_object_allocate(&o->base, 0, reserved);
-	if (rc < 0) {
-		close(fd);
-		g_free(o);
-		return rc;
-	}
-	o->base.charged_bytes = reserved;
-	*out = &o->base;
-	return 0;
+	const Object *o = (const Object *)object;
+	return (Object *)(o->owner ? o->owner : object);
 }
 
+/*
+ * Has anybody ever had the descriptor of the file? If not, no client can have opened or mapped it:
+ * there is nothing to prove.
+ */
+static bool
+is_given_out(const KvcL1Object *object)
+{
+	return __atomic_load_n(&owner_of(object)->is_given_out, __ATOMIC_RELAXED);
+}
+
+/* MODE 0: the file has the size END after it. */
 static int
-allocate(KvcL1Memory *memory, int fd, uint64_t begin, uint64_t end)
+allocate(KvcL1Memory *memory, int fd, int mode, uint64_t begin, uint64_t end)
 {
 	if (begin >= end)
 		return 0;
 	int rc;
 	do
-		rc = fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)begin, (off_t)(end - begin));
+		rc = fallocate(fd, mode, (off_t)begin, (off_t)(end - begin));
 	while (rc != 0 && errno == EINTR);
 	if (rc == 0)
 		return 0;
@@ -83,14 +79,47 @@ allocate(KvcL1Memory *memory, int fd, uint64_t begin, uint64_t end)
 }
 
 int
+kvc_l1_object_create(KvcL1Manager *manager,
+		     KvcL1Memory *memory,
+		     uint64_t bytes,
+		     bool is_sized,
+		     KvcL1Object **out)
+{
+	uint64_t reserved = kvc_l1_page_round(bytes);
+	int fd = kvc_l1_memory_create_file(memory);
+	if (fd < 0)
+		return fd;
+	Object *o = g_new0(Object, 1);
+	o->memory = memory;
+	o->base.manager = manager;
+	o->base.fd = fd;
+	o->base.refs = 1;
+	o->base.state = KVC_L1_STAGING;
+	o->base.full_epoch = kvc_l1_memory_full_epoch(memory);
+	int rc = is_sized ? allocate(memory, fd, 0, 0, bytes)
+			  : kvc_l1_object_allocate(&o->base, 0, reserved);
+	if (rc < 0) {
+		close(fd);
+		g_free(o);
+		return rc;
+	}
+	o->is_sized = is_sized;
+	o->base.bytes = is_sized ? bytes : 0;
+	o->base.charged_bytes = reserved;
+	*out = &o->base;
+	return 0;
+}
+
+int
 kvc_l1_object_allocate(KvcL1Object *object, uint64_t begin, uint64_t end)
 {
-	return allocate(((Object *)object)->memory, object->fd, begin, end);
+	return allocate(((Object *)object)->memory, object->fd, FALLOC_FL_KEEP_SIZE, begin, end);
 }
 
 int
 kvc_l1_object_set_size(KvcL1Object *object, uint64_t bytes)
 {
+	g_assert(!((Object *)object)->is_sized);
 	kvc_l1_memory_sample_full(((Object *)object)->memory);
 	return ftruncate(object->fd, (off_t)bytes) == 0 ? 0 : -errno;
 }
@@ -117,8 +146,20 @@ fill_holes(KvcL1Object *object, KvcL1Memory *memory, uint64_t exact)
 	return kvc_l1_object_allocate(object, 0, exact);
 }
 
-int
-kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory)
+/*
+ * Has the file still the size and the memory that it was made with, to whole pages? Then there is
+ * nothing to look at. (After an end within a page a load may have left something, which the trim
+ * clears.)
+ */
+static bool
+is_as_made(const KvcL1Object *object)
+{
+	return ((const Object *)object)->is_sized && !is_given_out(object) &&
+	       object->charged_bytes == object->bytes;
+}
+
+static int
+trim_file(KvcL1Object *object, KvcL1Memory *memory)
 {
 	struct stat st;
 	if (fstat(object->fd, &st) != 0)
@@ -134,6 +175,15 @@ kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory)
 	}
 	adjust_charge(object, memory, exact);
 	object->bytes = (uint64_t)st.st_size;
+	return 0;
+}
+
+int
+kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory)
+{
+	int rc = is_as_made(object) ? 0 : trim_file(object, memory);
+	if (rc < 0)
+		return rc;
 	object->mtime_ns = object->attributes ? object->attributes->mtime_ns : 0;
 	if (object->mtime_ns == 0)
 		object->mtime_ns = kvc_wall_ns();
@@ -159,8 +209,11 @@ kvc_l1_object_protect(KvcL1Object *object)
 {
 	KvcL1Memory *memory = ((Object *)object)->memory;
 	struct stat st;
-	if (make_read_only(object->fd) < 0 || !kvc_l1_memory_prove_no_writer(memory, object->fd) ||
-	    fstat(object->fd, &st) != 0)
+	if (make_read_only(object->fd) < 0)
+		return KVC_L1_STILL_WRITABLE;
+	if (!is_given_out(object))
+		return 0;
+	if (!kvc_l1_memory_prove_no_writer(memory, object->fd) || fstat(object->fd, &st) != 0)
 		return KVC_L1_STILL_WRITABLE;
 	/* Sealed while a writer still had it: then he may have changed it since. */
 	return (uint64_t)st.st_size == object->bytes ? 0 : KVC_L1_STILL_WRITABLE;
@@ -191,7 +244,7 @@ copy_file(KvcL1Object *object, KvcL1Memory *memory)
 		return fd;
 	int rc = kvc_l1_object_map(object, false, &from);
 	if (rc == 0) {
-		rc = allocate(memory, fd, 0, object->charged_bytes);
+		rc = allocate(memory, fd, FALLOC_FL_KEEP_SIZE, 0, object->charged_bytes);
 		if (rc == 0)
 			rc = write_bytes(fd, from.data, from.bytes);
 		kvc_l1_object_unmap(&from);
@@ -218,7 +271,7 @@ kvc_l1_object_make_private(KvcL1Object *object)
 		return rc;
 	}
 	close(copy);
-	kvc_l1_memory_close_file(memory, old, object->charged_bytes);
+	kvc_l1_memory_close_file(memory, old, object->charged_bytes, true);
 	/* Where it fails nobody else has the file all the same. */
 	(void)make_read_only(object->fd);
 	return 0;
@@ -244,7 +297,8 @@ kvc_l1_object_unref(KvcL1Object *object)
 	if (o->owner)
 		kvc_l1_object_unref(o->owner);
 	else
-		kvc_l1_memory_close_file(o->memory, object->fd, object->charged_bytes);
+		kvc_l1_memory_close_file(o->memory, object->fd, object->charged_bytes,
+					 is_given_out(object));
 	if (object->key)
 		kvc_object_key_unref(object->key);
 	if (object->attributes)
@@ -284,6 +338,7 @@ kvc_l1_object_is_unshared(const KvcL1Object *object)
 int
 kvc_l1_object_get_fd(const KvcL1Object *object)
 {
+	__atomic_store_n(&owner_of(object)->is_given_out, true, __ATOMIC_RELAXED);
 	return object->fd;
 }
 
@@ -361,6 +416,31 @@ kvc_l1_object_unmap(KvcMemoryObj *mapped)
 	if (mapped->data)
 		munmap(mapped->data, mapped->mapped_bytes);
 	*mapped = (KvcMemoryObj){0};
+}
+
+static int
+compare_addresses(const void *a, const void *b)
+{
+	uintptr_t x = (uintptr_t)((const KvcMemoryObj *)a)->data;
+	uintptr_t y = (uintptr_t)((const KvcMemoryObj *)b)->data;
+	return x < y ? -1 : x > y;
+}
+
+void
+kvc_l1_object_unmap_all(KvcMemoryObj *mapped, size_t n)
+{
+	if (n > 1)
+		qsort(mapped, n, sizeof(*mapped), compare_addresses);
+	/* All that is between the first and the last of a run is ours, so no gap is unmapped. */
+	for (size_t i = 0, end; i < n; i = end) {
+		KvcMemoryObj run = mapped[i];
+		for (end = i + 1; run.data && end < n &&
+				  mapped[end].data == (uint8_t *)run.data + run.mapped_bytes;
+		     end++)
+			run.mapped_bytes += mapped[end].mapped_bytes;
+		kvc_l1_object_unmap(&run);
+	}
+	memset(mapped, 0, n * sizeof(*mapped));
 }
 
 static int64_t

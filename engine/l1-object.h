@@ -8,10 +8,14 @@
 
 #define KVC_L1_SHARDS 64
 
-/* An empty staging object with RESERVED bytes (charged by the caller) allocated: 0 or -errno. */
+/*
+ * A staging object with BYTES, rounded up to pages (charged by the caller), allocated: 0 or -errno.
+ * Its file is empty, or, IS_SIZED, has BYTES and keeps that size.
+ */
 int kvc_l1_object_create(KvcL1Manager *manager,
 			 KvcL1Memory *memory,
-			 uint64_t reserved,
+			 uint64_t bytes,
+			 bool is_sized,
 			 KvcL1Object **out);
 /* Allocates the file's bytes from BEGIN to before END without changing its size: 0 or -errno. */
 int kvc_l1_object_allocate(KvcL1Object *object, uint64_t begin, uint64_t end);

@@ -236,13 +236,16 @@ static int
 prepare_object(KvcPrefetchController *c, KvcPrefetchLoad *load, uint64_t bytes)
 {
 	KvcL1Manager *l1 = c->context->l1;
-	KvcL1Write write = {.key = load->key, .bytes = bytes, .is_temporary = !c->policy->retain};
+	KvcL1Write write = {
+		.key = load->key,
+		.bytes = bytes,
+		.is_temporary = !c->policy->retain,
+		.is_sized = true,
+	};
 	if (kvc_l1_manager_reserve_writes(l1, &write, 1, KVC_RESERVE_ALL, LOAD_OWNER) == 0)
 		return -write.errnum;
 	KvcL1Object *object = write.object;
-	int rc = kvc_l1_object_set_size(object, bytes);
-	if (rc == 0)
-		rc = kvc_l1_object_map(object, true, &load->memory);
+	int rc = kvc_l1_object_map(object, true, &load->memory);
 	if (rc < 0) {
 		kvc_l1_manager_abort_write(l1, object);
 		return rc;
@@ -321,17 +324,17 @@ submit_again(KvcPrefetchController *c, KvcPrefetchLoad *load, KvcPrefetchKeyStat
 	return find_source(load, &source) ? submit_load(c, load, &source) : state;
 }
 
+/* The adapter has answered, and the mapping is gone. */
 static void
-finish_load(KvcPrefetchController *c, KvcPrefetchLoad *load, bool is_loaded)
+finish_load(KvcPrefetchController *c, KvcPrefetchLoad *load)
 {
 	KvcStats *stats = c->context->stats;
 	uint64_t bytes = load->memory.bytes;
 	KvcL1Object *locked = NULL;
-	bool is_orphan = load->waiters->len == 0;
-	g_queue_unlink(&c->loads_in_flight[load->adapter], &load->link);
+	bool is_orphan = load->waiters->len == 0, is_loaded = load->is_loaded;
 	c->n_loads_in_flight--;
 	c->bytes_in_flight -= bytes;
-	kvc_l1_object_unmap(&load->memory);
+	load->memory = (KvcMemoryObj){0};
 	KvcPrefetchKeyState state = KVC_PREFETCH_KEY_LOST;
 	if (is_loaded)
 		state = admit(c, load, &locked);
@@ -443,19 +446,37 @@ kvc_prefetch_load_pump(KvcPrefetchController *c)
 	kvc_prefetch_flush_unlocks(c);
 }
 
-void
-kvc_prefetch_load_drain(KvcPrefetchController *c, size_t adapter)
+/* Those of ADAPTER that it has answered move to DONE. */
+static void
+take_answered(KvcPrefetchController *c, size_t adapter, GQueue *done)
 {
-	KvcAdapterSlot *slot = &c->context->adapters[adapter];
 	GList *next;
 	for (GList *link = c->loads_in_flight[adapter].head; link; link = next) {
 		KvcPrefetchLoad *load = link->data;
 		next = link->next;
 		kvc_bitmap_clear_all(c->load_result);
-		int rc = kvc_adapter_query_load(slot, load->task_id, c->load_result);
+		int rc = kvc_adapter_query_load(&c->context->adapters[adapter], load->task_id,
+						c->load_result);
+		if (rc == 0)
+			continue;
 		/* An adapter that does not know its own task has loaded nothing. */
-		if (rc != 0)
-			finish_load(c, load, rc == 1 && kvc_bitmap_test(c->load_result, 0));
+		load->is_loaded = rc == 1 && kvc_bitmap_test(c->load_result, 0);
+		g_queue_unlink(&c->loads_in_flight[adapter], link);
+		g_queue_push_tail_link(done, link);
 	}
+}
+
+void
+kvc_prefetch_load_drain(KvcPrefetchController *c, size_t adapter)
+{
+	g_autoptr(GArray) mapped = g_array_new(FALSE, FALSE, sizeof(KvcMemoryObj));
+	GQueue done = G_QUEUE_INIT;
+	GList *link;
+	take_answered(c, adapter, &done);
+	for (link = done.head; link; link = link->next)
+		g_array_append_val(mapped, ((KvcPrefetchLoad *)link->data)->memory);
+	kvc_l1_object_unmap_all((KvcMemoryObj *)(void *)mapped->data, mapped->len);
+	while ((link = g_queue_pop_head_link(&done)))
+		finish_load(c, link->data);
 	kvc_prefetch_flush_unlocks(c);
 }

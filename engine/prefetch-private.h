@@ -39,6 +39,7 @@ typedef struct KvcPrefetchLoad {
 	KvcMemoryObj memory;
 	size_t adapter;
 	KvcL2TaskId task_id;
+	bool is_loaded;			  /* what the adapter answered */
 	uint32_t version;		  /* of the key when the load was submitted */
 	uint32_t tried;			  /* adapters it was asked of */
 	unsigned renewals;		  /* begun anew: tried was emptied */

@@ -180,7 +180,8 @@ kvc_storage_manager_finish_read_for(KvcStorageManager *sm, KvcL1Object *object, 
 
 /*
  * The file of an object; owned by the object, and of a finished one good for reading only. Any
- * thread that holds the object.
+ * thread that holds the object. Whoever opens the file for somebody else takes the descriptor from
+ * here: from then on others may have it open or mapped, and L1 sees to that.
  */
 int kvc_l1_object_get_fd(const KvcL1Object *object);
 /* Size in bytes: of a finished object its own, of an unfinished one what its file has now. */

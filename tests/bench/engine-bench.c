@@ -145,6 +145,8 @@ put(KvcStorageManager *sm, KvcObjectKey *key)
 	if (rc == 0)
 		rc = kvc_l1_object_set_size(object, OBJECT_BYTES);
 	if (rc == 0)
+		kvc_l1_object_get_fd(object); /* as for a client, which has to be gone */
+	if (rc == 0)
 		rc = kvc_storage_manager_finish_write(sm, object, key, KVC_FINISH_REPLACE);
 	if (rc != 0)
 		errx(1, "cannot write an object: %s", strerror(-rc));

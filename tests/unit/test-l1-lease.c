@@ -20,7 +20,7 @@
 static int
 client_open(const KvcL1Object *object, int flags)
 {
-	int fd = kvc_reopen(object->fd, flags);
+	int fd = kvc_reopen(kvc_l1_object_get_fd(object), flags);
 	assert_true(fd >= 0);
 	return fd;
 }
@@ -266,6 +266,31 @@ test_deleted_replaced_and_aborted_ones_linger(void **state)
 	assert_int_equal(used(f), 0);
 }
 
+static int
+allow_rename(void *user, bool is_resident)
+{
+	return 0;
+}
+
+/* The new name's object has no file of its own. */
+static void
+test_file_given_out_under_another_name_lingers(void **state)
+{
+	Fixture *f = *state;
+	g_autoptr(KvcObjectKey) from = key_of(f, 1);
+	g_autoptr(KvcObjectKey) to = key_of(f, 2);
+	put(f, 1, PAGE, 7);
+	assert_int_equal(kvc_l1_manager_rename(f->m, from, to, allow_rename, NULL), 0);
+	KvcL1Object *object = read_lock(f, 2);
+	uint8_t *data = client_map(object, PAGE, false);
+	read_unlock(f, object);
+	assert_int_equal(evict(f, 2), KVC_L1_SUCCESS);
+	assert_lingering(f, 1, PAGE);
+	assert_int_equal(data[0], 7);
+	munmap(data, PAGE);
+	sweep_until_empty(f);
+}
+
 /* What a sweep releases was full memory: who wrote meanwhile cannot be proven complete. */
 static void
 test_fullness_is_seen_before_a_sweep_releases(void **state)
@@ -363,23 +388,51 @@ commit_without_leases(void)
 	tear_down((void **)&f);
 }
 
+/* Nobody else can have the file open: that needs no lease. */
 static void
-test_without_leases_commits_copy(void **state)
+load_without_leases(void)
+{
+	Fixture *f = NULL;
+	set_up((void **)&f);
+	KvcL1Object *locked = NULL, *object = reserve(f, 1, PAGE, true);
+	fill_file(object, PAGE, 7);
+	assert_int_equal(kvc_l1_manager_finish_write_and_reserve_read(f->m, object, 1, &locked),
+			 KVC_L1_SUCCESS);
+	assert_content(locked, PAGE, 7);
+	assert_int_equal(fcntl(locked->fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+	read_unlock(f, locked);
+	assert_int_equal(kvc_stats_get(&f->stats, l1_commits_copied), 0);
+	tear_down((void **)&f);
+}
+
+static void
+run_without_leases(void (*func)(void))
 {
 	int status;
-	(void)state;
 	pid_t pid = fork();
 	assert_true(pid >= 0);
 	if (pid == 0) {
 		if (!forbid_leases())
 			_exit(77);
-		commit_without_leases();
+		func();
 		_exit(0);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
 		skip();
 	assert_int_equal(status, 0);
+}
+
+static void
+test_without_leases_commits_copy(void **state)
+{
+	run_without_leases(commit_without_leases);
+}
+
+static void
+test_without_leases_loads_do_not_copy(void **state)
+{
+	run_without_leases(load_without_leases);
 }
 
 int
@@ -396,11 +449,13 @@ main(void)
 		TEST(test_kept_reader_is_no_reason_to_copy),
 		TEST(test_no_room_for_the_copy),
 		TEST(test_load_that_is_still_mapped_is_copied),
+		TEST(test_file_given_out_under_another_name_lingers),
 		TEST(test_mapping_keeps_the_memory_of_an_evicted_object_charged),
 		TEST(test_deleted_replaced_and_aborted_ones_linger),
 		TEST(test_fullness_is_seen_before_a_sweep_releases),
 		TEST(test_threads_lose_nothing),
 		cmocka_unit_test(test_without_leases_commits_copy),
+		cmocka_unit_test(test_without_leases_loads_do_not_copy),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

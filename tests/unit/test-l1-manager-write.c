@@ -4,6 +4,7 @@
 
 #include "tests/unit/l1-manager-fixture.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 
 /* ---- Reserving ----------------------------------------------------------------------------- */
@@ -368,6 +369,91 @@ test_commit_that_cannot_be_sealed(void **state)
 	assert_heard(f, "rw:1 rw:2");
 }
 
+static KvcL1Object *
+reserve_load(Fixture *f, uint32_t number, uint64_t bytes)
+{
+	g_autoptr(KvcObjectKey) key = key_of(f, number);
+	KvcL1Write write = {.key = key, .bytes = bytes, .is_temporary = true, .is_sized = true};
+	assert_int_equal(
+		kvc_l1_manager_reserve_writes(f->m, &write, 1, KVC_RESERVE_ALL, KVC_OWNER_USER), 1);
+	return write.object;
+}
+
+/* As an adapter does, to the end of the last page. */
+static void
+fill_by_mapping(KvcL1Object *object, uint8_t value)
+{
+	KvcMemoryObj mapped;
+	assert_int_equal(kvc_l1_object_map(object, true, &mapped), 0);
+	if (mapped.data)
+		memset(mapped.data, value, mapped.mapped_bytes);
+	kvc_l1_object_unmap(&mapped);
+}
+
+/* Its size and its memory are those of the reservation, and its end is clean. */
+static void
+test_load(void **state)
+{
+	Fixture *f = *state;
+	const uint64_t sizes[] = {0, 1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE, MIB + 7, 3 * MIB};
+	for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
+		uint64_t exact = kvc_l1_page_round(sizes[i]);
+		KvcL1Object *locked, *object = reserve_load(f, 1, sizes[i]);
+		KvcMemoryObj mapped;
+		assert_int_equal(kvc_l1_object_get_bytes(object), sizes[i]);
+		assert_int_equal(allocated(object), exact);
+		fill_by_mapping(object, 0x42);
+		assert_int_equal(
+			kvc_l1_manager_finish_write_and_reserve_read(f->m, object, 1, &locked),
+			KVC_L1_SUCCESS);
+		assert_content(locked, sizes[i], 0x42);
+		assert_int_equal(allocated(locked), exact);
+		assert_int_equal(used(f), exact);
+		assert_true(locked->mtime_ns > 0);
+		assert_int_equal(fcntl(locked->fd, F_GETFL) & O_ACCMODE, O_RDONLY);
+		assert_int_equal(kvc_l1_object_map(locked, false, &mapped), 0);
+		for (uint64_t at = sizes[i]; at < exact; at++)
+			assert_int_equal(((uint8_t *)mapped.data)[at], 0);
+		kvc_l1_object_unmap(&mapped);
+		read_unlock(f, locked);
+		assert_int_equal(evict(f, 1), KVC_L1_SUCCESS);
+		assert_int_equal(used(f), 0);
+	}
+}
+
+/* Whoever has had its descriptor may have changed its size. */
+static void
+test_load_that_was_given_out_is_looked_at(void **state)
+{
+	Fixture *f = *state;
+	KvcL1Object *locked, *object = reserve_load(f, 1, 2 * PAGE);
+	fill_by_mapping(object, 7);
+	assert_int_equal(ftruncate(kvc_l1_object_get_fd(object), PAGE), 0);
+	assert_int_equal(kvc_l1_manager_finish_write_and_reserve_read(f->m, object, 1, &locked),
+			 KVC_L1_SUCCESS);
+	assert_content(locked, PAGE, 7);
+	assert_int_equal(used(f), PAGE);
+	read_unlock(f, locked);
+}
+
+static void
+test_load_that_was_extended_is_trimmed(void **state)
+{
+	Fixture *f = *state;
+	KvcL1Object *locked, *object = reserve_load(f, 1, PAGE);
+	int errnum = 0;
+	fill_by_mapping(object, 7);
+	assert_int_equal(kvc_l1_manager_extend_write(f->m, object, 8 * PAGE, &errnum),
+			 KVC_L1_SUCCESS);
+	assert_int_equal(used(f), 8 * PAGE);
+	assert_int_equal(kvc_l1_manager_finish_write_and_reserve_read(f->m, object, 1, &locked),
+			 KVC_L1_SUCCESS);
+	assert_content(locked, PAGE, 7);
+	assert_int_equal(allocated(locked), PAGE);
+	assert_int_equal(used(f), PAGE);
+	read_unlock(f, locked);
+}
+
 static void
 test_two_writers_same_key(void **state)
 {
@@ -557,6 +643,9 @@ main(void)
 		TEST(test_outgrown_beyond_the_budget),
 		TEST(test_holes_are_filled_and_charged),
 		TEST(test_commit_that_cannot_be_sealed),
+		TEST(test_load),
+		TEST(test_load_that_was_given_out_is_looked_at),
+		TEST(test_load_that_was_extended_is_trimmed),
 		TEST(test_two_writers_same_key),
 		TEST(test_first_wins_asks_the_other_tiers),
 		TEST(test_reserve_of_a_resident_and_a_locked_key),

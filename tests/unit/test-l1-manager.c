@@ -2,6 +2,8 @@
 
 #include "tests/unit/l1-manager-fixture.h"
 
+#include <sys/mman.h>
+
 /* ---- Errors have words --------------------------------------------------------------------- */
 
 static void
@@ -364,6 +366,43 @@ test_map(void **state)
 	read_unlock(f, locked);
 }
 
+static bool
+is_mapped(const void *data)
+{
+	return msync((void *)data, PAGE, MS_ASYNC) == 0;
+}
+
+/* Only what is named goes, whatever lies between; an empty object has no mapping. */
+static void
+test_unmap_all(void **state)
+{
+	Fixture *f = *state;
+	KvcMemoryObj mapped[8], taken[7];
+	KvcL1Object *objects[8];
+	uint8_t *data[8];
+	size_t n = 0;
+	for (uint32_t i = 0; i < 8; i++) {
+		objects[i] = reserve(f, i, 2 * PAGE, false);
+		assert_int_equal(kvc_l1_object_set_size(objects[i], i == 6 ? 0 : PAGE + i * 100),
+				 0);
+		assert_int_equal(kvc_l1_object_map(objects[i], true, &mapped[i]), 0);
+		data[i] = mapped[i].data;
+		if (i != 3)
+			taken[n++] = mapped[i];
+	}
+	kvc_l1_object_unmap_all(taken, n);
+	for (size_t i = 0; i < n; i++)
+		assert_null(taken[i].data);
+	for (size_t i = 0; i < 8; i++)
+		if (data[i])
+			assert_int_equal(is_mapped(data[i]), i == 3);
+	kvc_l1_object_unmap(&mapped[3]);
+	assert_false(is_mapped(data[3]));
+	kvc_l1_object_unmap_all(NULL, 0);
+	for (size_t i = 0; i < 8; i++)
+		kvc_l1_manager_abort_write(f->m, objects[i]);
+}
+
 static void
 test_huge_pages_are_a_share(void **state)
 {
@@ -394,6 +433,7 @@ main(void)
 		TEST(test_forced_delete_leaves_readers_their_object),
 		TEST(test_touch),
 		TEST(test_map),
+		TEST(test_unmap_all),
 		TEST(test_huge_pages_are_a_share),
 	};
 	g_log_set_writer_func(on_log, NULL, NULL);
