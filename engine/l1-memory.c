@@ -327,6 +327,16 @@ release_unused(KvcL1Memory *memory, GArray *files)
 	return n_left < n;
 }
 
+/* What a sweep has cost. Not the time that it waited for a processor: who needs room would wait for
+ * that again. */
+static int64_t
+thread_cpu_ns(void)
+{
+	struct timespec ts;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+	return ts.tv_sec * KVC_SEC_NS + ts.tv_nsec;
+}
+
 bool
 kvc_l1_memory_sweep(KvcL1Memory *memory)
 {
@@ -335,13 +345,13 @@ kvc_l1_memory_sweep(KvcL1Memory *memory)
 	GArray *taken = take_lingering(memory);
 	if (!taken)
 		return false;
-	int64_t begin = kvc_now_ns();
+	int64_t begin = thread_cpu_ns();
 	bool any = release_unused(memory, taken);
-	int64_t end = kvc_now_ns();
+	int64_t used = thread_cpu_ns() - begin;
 	kvc_mutex_lock(&memory->lock);
 	if (taken->len > 0)
 		g_array_append_vals(memory->lingering, taken->data, taken->len);
-	memory->next_sweep_ns = end + SWEEP_PAUSE_FACTOR * (end - begin);
+	memory->next_sweep_ns = kvc_now_ns() + SWEEP_PAUSE_FACTOR * used;
 	kvc_mutex_unlock(&memory->lock);
 	g_array_unref(taken);
 	return any;
