@@ -2,16 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Random calls of several processes are answered as a model in memory says, and after a restart the files are those of
-# the model. KVC_MIXER_SECONDS: for so long; the same seed makes the same calls.
+# the model. The same seed makes the same calls.
 #
 # parallel
-# timeout: 7200
 
 . "$(dirname "$0")/lib.sh"
 
 require_cmd python3
 L1_SIZE=512M # less than what the files take: some are loaded again
-seconds=${KVC_MIXER_SECONDS:-40}
+seconds=${MIXER_SECONDS:-40}
 mixer=$SRC/tests/clients/operation-mixer.py
 declare -a options=(--seed "$SEED" --seconds "$seconds")
 [[ $EXPECTED_IO_MODE == direct ]] || options+=(--passthrough)
