@@ -354,7 +354,7 @@ kvc_l1_object_get_bytes(const KvcL1Object *object)
 uint64_t
 kvc_l1_object_get_reserved_bytes(const KvcL1Object *object)
 {
-	return object->charged_bytes;
+	return __atomic_load_n(&object->charged_bytes, __ATOMIC_RELAXED);
 }
 
 void

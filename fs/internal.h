@@ -34,6 +34,7 @@
 	X(overwrites, "Committed objects opened for writing")                                      \
 	X(overwrites_refused, "Overwrites refused: the caller is in another pid name space")       \
 	X(overwrites_copied, "Of these, those copied at their first write")                        \
+	X(creates_unreserved, "Creates without a reservation of their size: in direct mode")       \
 	X(creates_no_room, "Creates refused because L1 is full of what may not go")                \
 	X(writes_published, "Written files that became objects")                                   \
 	X(writes_duplicate, "Written files dropped because the object existed already")            \
@@ -132,6 +133,9 @@ typedef struct KvcfsStaging {
 	int n_releases; /* of writers, that have begun */
 	bool is_committing;
 	bool is_given_up;
+	/* Of its reservation (reservation.c): what is a guess (0: nothing), what of that is not
+	 * charged any more; the most that was asked for. */
+	uint64_t guess_bytes, returned_bytes, asked_bytes;
 	/* What is known against it (write-proof.c); stays. */
 	bool is_killed;
 	bool is_cut_off;
@@ -206,7 +210,7 @@ struct Kvcfs {
 	KvcStorageManager *sm;
 	struct fuse_session *se;
 	bool is_passthrough;
-	uint64_t l1_capacity_bytes;
+	uint64_t l1_capacity_bytes, l1_overrun_bytes;
 	int64_t start_ns;
 	KvcfsPendings *pendings;
 	KvcfsNotifier *notifier;
@@ -230,6 +234,9 @@ struct Kvcfs {
 	GHashTable *prefixes;	  /* key -> PREFIX inode (not owned) */
 	GHashTable *closing;	  /* set of KvcfsStaging: flushed, RELEASE or commit to come */
 	GHashTable *writing;	  /* key -> GPtrArray of stagings' inodes (not owned) */
+	GHashTable *guesses;	  /* set of KvcfsStaging: those with a guess (reservation.c) */
+	uint64_t guessed_bytes;	  /* of those, and of requests about to make one */
+	uint64_t returned_bytes;  /* of these: not charged any more */
 	guint published_limit;	  /* beyond this size it is looked through for old ones */
 	GHashTable *published;	  /* key -> when a plain file was; commit-wait.c's */
 	GHashTable *redirects;	  /* thread -> redirect.c's */
@@ -418,11 +425,10 @@ typedef struct KvcfsStagingParams {
 	gid_t gid;
 	KvcfsCaller owner;
 	KvcL1Object *object; /* taken; NULL: a copy to be (overwrite.c) */
+	uint64_t guess_bytes;
 	bool is_direct, is_expected, is_overwrite;
 } KvcfsStagingParams;
 
-/* Reserves what a new file in DIR will need: 0 and PARAMS has it, or -errno. */
-int kvcfs_staging_reserve_new(KvcfsInode *dir, KvcfsStagingParams *params);
 /* A new inode (transfer full), with one writer unless one is expected. */
 KvcfsInode *kvcfs_staging_new_locked(const KvcfsStagingParams *params);
 /* It will be committed as KEY; as NAME in DIR, where a prefix gives it a position. true: a writer

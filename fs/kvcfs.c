@@ -41,6 +41,7 @@ make_tables(Kvcfs *fs)
 	fs->objects = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fs->prefixes = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fs->closing = g_hash_table_new(NULL, NULL);
+	fs->guesses = g_hash_table_new(NULL, NULL);
 	fs->writing = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
 					    (GDestroyNotify)kvc_object_key_unref,
 					    (GDestroyNotify)g_ptr_array_unref);
@@ -97,6 +98,7 @@ free_parts(Kvcfs *fs)
 	g_hash_table_unref(fs->prefixes);
 	g_hash_table_unref(fs->closing);
 	g_hash_table_unref(fs->writing);
+	g_hash_table_unref(fs->guesses);
 	g_hash_table_unref(fs->published);
 	g_hash_table_unref(fs->redirects);
 	g_ptr_array_unref(fs->held_dirs);
@@ -126,6 +128,7 @@ kvcfs_new(const KvcfsConfig *config, KvcStorageManagerConfig *engine, GError **e
 	engine->scope_known = on_scope_known;
 	engine->user = fs;
 	fs->l1_capacity_bytes = engine->l1_size_bytes;
+	fs->l1_overrun_bytes = engine->l1_overrun_bytes;
 	if (fs->config.max_object_size_bytes == 0)
 		fs->config.max_object_size_bytes = engine->l1_size_bytes / 8;
 	if (kvcfs_tree_open_log(fs, config->directory_log, error))

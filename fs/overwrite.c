@@ -9,6 +9,7 @@
  */
 
 #include "fs/internal.h"
+#include "fs/reservation.h"
 
 #include <errno.h>
 #include <unistd.h>
@@ -26,7 +27,7 @@ kvcfs_overwrite_begin(KvcfsInode *inode, bool truncate, KvcfsInode **out)
 	if (!dir)
 		return -ENOENT;
 	params.dir = dir;
-	int rc = truncate ? kvcfs_staging_reserve_new(dir, &params) : 0;
+	int rc = truncate ? kvcfs_reservation_guess(&params) : 0;
 	if (rc == 0) {
 		KvcObjectInfo info;
 		pthread_mutex_lock(&fs->names);
@@ -135,7 +136,7 @@ make_copy(KvcfsInode *inode, uint64_t bytes)
 	uint64_t base_bytes = st->base ? kvc_l1_object_get_bytes(st->base) : 0;
 	if (st->target->space != KVC_SPACE_PLAIN)
 		return -EROFS;
-	int rc = kvc_storage_manager_reserve_write(fs->sm, NULL, MAX(bytes, base_bytes), &object);
+	int rc = kvcfs_reservation_new(fs, NULL, MAX(bytes, base_bytes), &object);
 	if (rc == 0 && st->base) {
 		rc = copy_bytes(kvc_l1_object_get_fd(st->base), kvc_l1_object_get_fd(object),
 				base_bytes);

@@ -7,6 +7,7 @@
  */
 
 #include "fs/internal.h"
+#include "fs/reservation.h"
 #include "fs/prefix-chain.h"
 
 #include <errno.h>
@@ -62,7 +63,7 @@ write_chain(KvcfsInode *prefix, const GString *text)
 {
 	Kvcfs *fs = prefix->fs;
 	KvcL1Object *object;
-	int rc = kvc_storage_manager_reserve_write(fs->sm, prefix->key, text->len, &object);
+	int rc = kvcfs_reservation_new(fs, prefix->key, text->len, &object);
 	if (rc < 0)
 		return rc;
 	ssize_t n = pwrite(kvc_l1_object_get_fd(object), text->str, text->len, 0);

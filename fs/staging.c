@@ -9,6 +9,7 @@
  */
 
 #include "fs/internal.h"
+#include "fs/reservation.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,27 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define FIRST_RESERVATION_BYTES (2u << 20)
-
 /* ---- Creating ------------------------------------------------------------------------------ */
-
-int
-kvcfs_staging_reserve_new(KvcfsInode *dir, KvcfsStagingParams *params)
-{
-	Kvcfs *fs = dir->fs;
-	pthread_mutex_lock(&fs->names);
-	uint64_t bytes = dir->last_bytes ? dir->last_bytes : FIRST_RESERVATION_BYTES;
-	pthread_mutex_unlock(&fs->names);
-	int rc = kvc_storage_manager_reserve_write(fs->sm, NULL, bytes, &params->object);
-	if (rc == -ENOSPC) {
-		/* Perhaps it is smaller than the last one. We must see its writes then. */
-		params->is_direct = true;
-		rc = kvc_storage_manager_reserve_write(fs->sm, NULL, 4096, &params->object);
-	}
-	if (rc < 0)
-		kvcfs_count(fs, creates_no_room);
-	return rc;
-}
 
 KvcfsInode *
 kvcfs_staging_new_locked(const KvcfsStagingParams *params)
@@ -52,10 +33,12 @@ kvcfs_staging_new_locked(const KvcfsStagingParams *params)
 	st->is_direct = params->is_direct || !params->object;
 	st->is_expected = params->is_expected;
 	st->is_overwrite = params->is_overwrite;
+	st->guess_bytes = params->guess_bytes;
 	st->owner = params->owner;
 	st->n_owner_opens = 1;
 	st->n_writers = params->is_expected ? 0 : 1;
 	pthread_mutex_init(&st->copy_lock, NULL);
+	kvcfs_reservation_begin_locked(st);
 	return inode;
 }
 
@@ -210,7 +193,7 @@ kvcfs_staging_create(KvcfsInode *dir,
 		.gid = ctx->gid,
 		.owner = kvcfs_own_file_maker(dir, name, ctx->pid, flags),
 	};
-	int rc = kvcfs_staging_reserve_new(params.dir, &params);
+	int rc = kvcfs_reservation_guess(&params);
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&fs->names);
@@ -237,7 +220,7 @@ kvcfs_staging_create(KvcfsInode *dir,
 	if (displaced)
 		kvcfs_temp_forget(displaced);
 	if (params.object)
-		kvc_storage_manager_abort_write(fs->sm, params.object);
+		kvcfs_reservation_drop(&params);
 	if (rc == 0)
 		kvcfs_count(fs, creates);
 	return rc;
@@ -279,7 +262,7 @@ kvcfs_staging_displace(KvcfsInode *inode, KvcfsInode **out, KvcfsInode **dir_out
 	pthread_mutex_unlock(&fs->names);
 	if (!dir)
 		return 0;
-	int rc = kvcfs_staging_reserve_new(params.dir, &params);
+	int rc = kvcfs_reservation_guess(&params);
 	if (rc == 0) {
 		pthread_mutex_lock(&fs->names);
 		*out = kvcfs_staging_new_locked(&params);
@@ -309,7 +292,7 @@ change(KvcfsInode *inode, uint64_t reserve, bool set_size, uint64_t bytes)
 	rc = kvcfs_overwrite_copy(inode, reserve);
 	KvcL1Object *object = inode->staging->object;
 	if (rc == 0)
-		rc = kvc_storage_manager_extend_write(fs->sm, object, reserve);
+		rc = kvcfs_reservation_extend(inode, reserve);
 	if (rc == 0 && set_size)
 		rc = kvc_l1_object_set_size(object, bytes);
 	/* Each write asks for its room again: what was cut off must not stay charged. */
@@ -423,6 +406,7 @@ take_staging_locked(KvcfsInode *inode)
 	KvcfsStaging *st = g_steal_pointer(&inode->staging);
 	if (st->target && !inode->key)
 		inode->key = kvc_object_key_ref(st->target);
+	kvcfs_reservation_end_locked(st);
 	return st;
 }
 
@@ -541,7 +525,8 @@ publish_locked(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcL1Object *obje
 		kvc_storage_manager_reserve_read(fs->sm, st->target, &inode->commit_lock);
 	pthread_mutex_unlock(&inode->io_lock);
 	/* An oversized one must not make the next reservation impossible. */
-	st->dir->last_bytes = MIN(bytes, MAX(fs->l1_capacity_bytes / 8, FIRST_RESERVATION_BYTES));
+	st->dir->last_bytes =
+		MIN(bytes, MAX(fs->l1_capacity_bytes / 8, KVCFS_FIRST_RESERVATION_BYTES));
 	return rc;
 }
 
@@ -649,6 +634,7 @@ kvcfs_staging_free(KvcfsInode *inode)
 {
 	pthread_mutex_lock(&inode->fs->names);
 	leave_writing_locked(inode, inode->staging);
+	kvcfs_reservation_end_locked(inode->staging);
 	pthread_mutex_unlock(&inode->fs->names);
 	free_staging(inode->fs, g_steal_pointer(&inode->staging));
 }

@@ -122,8 +122,9 @@ size_t kvc_storage_manager_reserve_writes(KvcStorageManager *sm,
 /* Raises the reservation of an unfinished object to BYTES. 0, -ENOSPC, -errno. */
 int kvc_storage_manager_extend_write(KvcStorageManager *sm, KvcL1Object *object, uint64_t bytes);
 /*
- * Lowers the reservation to BYTES, after the file was cut to that size. Not for a file that
- * somebody writes without extend_write before each write (passthrough).
+ * Lowers the reservation to BYTES, after the file was cut to that size. If it was not, or somebody
+ * writes it without extend_write before each write (passthrough), what is beyond BYTES uses the
+ * overrun until the object is finished: see to it that it is not too much.
  */
 void kvc_storage_manager_trim_write(KvcStorageManager *sm, KvcL1Object *object, uint64_t bytes);
 

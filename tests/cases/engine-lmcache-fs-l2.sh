@@ -6,7 +6,6 @@
 # comes from L2.
 #
 # parallel
-# soak
 # timeout: 300
 
 . "$(dirname "$0")/lib.sh"

@@ -5,7 +5,6 @@
 # from four processes, and half of what it loads comes from L2.
 #
 # parallel
-# soak
 # timeout: 300
 
 . "$(dirname "$0")/lib.sh"

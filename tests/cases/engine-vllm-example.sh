@@ -6,7 +6,6 @@
 # L2.
 #
 # parallel
-# soak
 # timeout: 300
 
 . "$(dirname "$0")/lib.sh"

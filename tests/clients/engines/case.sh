@@ -6,8 +6,8 @@
 
 require_cmd python3
 
-# Less than half of the 233 MiB that a client stores, so that half of what it loads must come from L2.
-L1_SIZE=112M
+# Less than half of the 185 MiB that a client stores, so that half of what it loads must come from L2.
+L1_SIZE=88M
 
 # engine_answered REPORT: or it never will.
 engine_answered() {

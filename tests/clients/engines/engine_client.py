@@ -36,11 +36,10 @@ N_PROCESSES = 4
 libc = ctypes.CDLL(None)
 libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
-# Sizes of blocks and how many of each, together 233 MiB: 70,272 B is one token of DeepSeek-V3 and 1,124,352 B are 16
+# Sizes of blocks and how many of each, together 185 MiB: 70,272 B is one token of DeepSeek-V3 and 1,124,352 B are 16
 # of them (both not a multiple of 4096), 32 MiB are 256 tokens of an 8B model. The large ones are few, for the time:
-# all clients together may take two and a half minutes. The small ones come first: a mount reserves for a new file
-# what the last one of its directory took.
-BLOCK_SIZES = ((70272, 200), (1124352, 100), (4 << 20, 12), (32 << 20, 2))
+# all clients together may take two and a half minutes.
+BLOCK_SIZES = ((70272, 200), (1124352, 100), (4 << 20, 8), (32 << 20, 1))
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
