@@ -135,29 +135,31 @@ kvcfs_prefix_save_all(Kvcfs *fs)
 
 /* ---- Loading ------------------------------------------------------------------------------- */
 
-/* The chain is TEXT, then what was added before it was known; wakes who waits. */
-static void
-install(KvcfsInode *prefix, const char *text, size_t len)
+/*
+ * The chain is TEXT, what was stored as KEY, then what was added before it was known. False: PREFIX
+ * has another name by now, and another directory may have this one.
+ */
+static bool
+install(KvcfsInode *prefix, const KvcObjectKey *key, const char *text, size_t len)
 {
 	Kvcfs *fs = prefix->fs;
 	pthread_mutex_lock(&fs->names);
-	if (!prefix->chain->is_loaded)
+	bool is_named_so = kvc_object_key_equal(prefix->key, key);
+	if (is_named_so && !prefix->chain->is_loaded)
 		kvcfs_chain_install_locked(prefix, text, len);
 	pthread_mutex_unlock(&fs->names);
+	return is_named_so;
 }
 
 static bool
-install_object(KvcfsInode *prefix, KvcL1Object *object)
+install_object(KvcfsInode *prefix, const KvcObjectKey *key, KvcL1Object *object)
 {
 	/* What is longer was not written by us. */
 	uint64_t bytes = MIN(kvc_l1_object_get_bytes(object), KVCFS_CHAIN_MAX_BYTES);
 	g_autofree char *text = g_malloc(bytes + 1);
 	ssize_t n = pread(kvc_l1_object_get_fd(object), text, bytes, 0);
 	kvc_storage_manager_finish_read(prefix->fs->sm, object);
-	if (n != (ssize_t)bytes)
-		return false;
-	install(prefix, text, bytes);
-	return true;
+	return n == (ssize_t)bytes && install(prefix, key, text, bytes);
 }
 
 typedef struct ChainLoad {
@@ -168,14 +170,29 @@ typedef struct ChainLoad {
 static void load_chain(KvcfsInode *prefix);
 
 static void
-end_loading(KvcfsInode *prefix)
+end_loading(KvcfsInode *prefix, bool is_installed)
 {
 	Kvcfs *fs = prefix->fs;
+	KvcfsChain *chain = prefix->chain;
+	if (!is_installed)
+		kvcfs_count(fs, chains_load_failed);
 	pthread_mutex_lock(&fs->names);
-	prefix->chain->is_loading = false;
-	GPtrArray *waiters = g_steal_pointer(&prefix->chain->load_waiters);
+	/* Every tier says that there is none: what was added is the chain. A rename between the
+	 * question for its name and that for the object would make it look so. */
+	if (!chain->is_loaded && kvc_storage_manager_stat(fs->sm, prefix->key, NULL) < 0)
+		kvcfs_chain_install_locked(prefix, "", 0);
+	bool is_loaded = chain->is_loaded;
+	/* What was added is in no tier: it is tried again. */
+	bool must_arm = !is_loaded && chain->is_dirty && !fs->is_save_armed;
+	fs->is_save_armed |= must_arm;
+	chain->is_loading = false;
+	GPtrArray *waiters = g_steal_pointer(&chain->load_waiters);
 	pthread_mutex_unlock(&fs->names);
 	kvcfs_pending_wake_all(waiters);
+	if (is_loaded)
+		kvcfs_prefix_save(prefix);
+	if (must_arm)
+		kvcfs_prefix_arm_save_timer(fs);
 }
 
 static bool
@@ -183,28 +200,15 @@ on_loaded(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 {
 	ChainLoad *load = user;
 	KvcfsInode *prefix = load->prefix;
-	Kvcfs *fs = prefix->fs;
 	KvcL1Object *object = kvcfs_fetch_take_object(fetch, why);
-	bool is_installed = object && install_object(prefix, object);
-	/* Under its former name there is nothing any more. */
+	bool is_installed = object && install_object(prefix, load->key, object);
+	/* What its former name has now, if anything, is not its chain. */
 	bool has_moved = !is_installed && why == KVCFS_WAKE_DONE &&
 			 !kvc_object_key_equal(kvcfs_inode_get_key(prefix), load->key);
-	if (has_moved) {
+	if (has_moved)
 		load_chain(prefix);
-	} else {
-		if (!is_installed) {
-			kvcfs_count(fs, chains_load_failed);
-			/* Every tier says that there is none: what was added is the chain. */
-			if (kvc_storage_manager_stat(fs->sm, kvcfs_inode_get_key(prefix), NULL) < 0)
-				install(prefix, "", 0);
-		}
-		pthread_mutex_lock(&fs->names);
-		bool is_loaded = prefix->chain->is_loaded;
-		pthread_mutex_unlock(&fs->names);
-		end_loading(prefix);
-		if (is_loaded) /* else who wants it tries again */
-			kvcfs_prefix_save(prefix);
-	}
+	else
+		end_loading(prefix, is_installed);
 	kvc_object_key_unref(load->key);
 	kvcfs_inode_unref(prefix, 1);
 	g_free(load);
@@ -244,8 +248,10 @@ kvcfs_prefix_is_loaded(KvcfsInode *prefix)
 	pthread_mutex_unlock(&fs->names);
 	if (is_loaded)
 		return true;
-	if (kvc_storage_manager_reserve_read(fs->sm, prefix->key, &object) == 0)
-		return install_object(prefix, object);
+	KvcObjectKey *key = kvcfs_inode_get_key(prefix);
+	if (kvc_storage_manager_reserve_read(fs->sm, key, &object) == 0 &&
+	    install_object(prefix, key, object))
+		return true;
 	start_loading(prefix);
 	return false;
 }
