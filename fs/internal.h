@@ -577,6 +577,8 @@ KvcfsInode *kvcfs_redirect_lookup(KvcfsInode *dir, const char *name, pid_t tid);
  */
 KvcfsInode *kvcfs_redirect_found(Kvcfs *fs, KvcObjectKey *key, pid_t tid);
 void kvcfs_redirect_not_found(Kvcfs *fs, const KvcObjectKey *key, pid_t tid);
+/* TID makes KEY: what it was redirected for is over. */
+void kvcfs_redirect_created(Kvcfs *fs, const KvcObjectKey *key, pid_t tid);
 /* TID has arrived at INODE: true if it was redirected there; that is over then. */
 bool kvcfs_redirect_take(KvcfsInode *inode, pid_t tid);
 /* May an open of KEY by TID still be answered ESTALE? The kernel repeats a walk only once. */

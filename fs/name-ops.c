@@ -340,10 +340,13 @@ answer_create(fuse_req_t req,
 	kvcfs_inode_get_attr(inode, &entry.attr);
 	/* We are its writer: the object stays, and with it the descriptor, until we are released.
 	 */
-	int fd = kvcfs_staging_get_fd(inode);
-	handle->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	int id =
-		handle->fd < 0 ? -errno : kvcfs_io_open(inode, fd, NULL, inode->staging->is_direct);
+	int fd = kvcfs_staging_get_fd(inode), id = 0;
+	if (!kvcfs_staging_is_copy(inode)) {
+		handle->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+		id = handle->fd < 0 ? -errno : 0;
+	}
+	if (id == 0)
+		id = kvcfs_io_open(inode, fd, NULL, inode->staging->is_direct);
 	handle->is_counted = id >= 0;
 	fi->fh = (uintptr_t)handle;
 	fi->direct_io = id == 0;
@@ -355,29 +358,43 @@ answer_create(fuse_req_t req,
 }
 
 /*
- * The name has come to be a plain file's since the kernel looked: as an open of that. The kernel
- * looks once more, and finds what the redirect says.
+ * The name has come to be a plain file's since the kernel looked: as an open of that. What has to
+ * be loaded cannot be waited for here, and who only reads gets another inode: then the kernel looks
+ * once more.
  */
 static bool
-opens_existing(fuse_req_t req, KvcfsInode *dir, const char *name, int flags)
+opens_existing(fuse_req_t req, KvcfsInode *dir, const char *name, struct fuse_file_info *fi)
 {
 	Kvcfs *fs = dir->fs;
+	pid_t tid = fuse_req_ctx(req)->pid;
 	KvcfsInode *private = NULL;
 	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
-	if (flags & (O_EXCL | O_TRUNC) || !key || key->space != KVC_SPACE_PLAIN ||
+	if ((fi->flags & (O_EXCL | O_TRUNC)) || !key || key->space != KVC_SPACE_PLAIN ||
 	    !kvcfs_object_exists(fs, key))
 		return false;
-	if ((flags & O_ACCMODE) != O_RDONLY && fuse_req_ctx(req)->pid != 0) {
+	if ((fi->flags & O_ACCMODE) != O_RDONLY && tid != 0) {
 		pthread_mutex_lock(&fs->names);
 		KvcfsInode *inode = kvcfs_object_inode_locked(fs, key);
 		pthread_mutex_unlock(&fs->names);
-		int rc = kvcfs_overwrite_begin(inode, false, &private);
+		kvcfs_overwrite_begin(inode, false, &private);
 		kvcfs_inode_unref(inode, 1);
-		if (rc == 0)
-			kvcfs_redirect_object(fs, fuse_req_ctx(req)->pid, key, private);
 	}
+	if (private && kvcfs_staging_get_fd(private) >= 0 && kvcfs_staging_join(private) == 0) {
+		answer_create(req, dir, name, private, fi);
+		return true;
+	}
+	if (private)
+		kvcfs_redirect_object(fs, tid, key, private);
 	fuse_reply_err(req, ESTALE);
 	return true;
+}
+
+static void
+forget_redirect(fuse_req_t req, KvcfsInode *dir, const char *name)
+{
+	g_autoptr(KvcObjectKey) key = dir->scope ? kvcfs_name_to_key(dir->scope, name) : NULL;
+	if (key)
+		kvcfs_redirect_created(dir->fs, key, fuse_req_ctx(req)->pid);
 }
 
 void
@@ -391,7 +408,8 @@ kvcfs_op_create(
 		create_keys_file(req, dir, fi);
 		return;
 	}
-	if (rc == 0 && opens_existing(req, dir, name, fi->flags))
+	forget_redirect(req, dir, name);
+	if (rc == 0 && opens_existing(req, dir, name, fi))
 		return;
 	if (rc == 0)
 		rc = kvcfs_staging_create(dir, name, fuse_req_ctx(req), mode, fi->flags, &inode);

@@ -41,6 +41,10 @@ kvcfs_overwrite_begin(KvcfsInode *inode, bool truncate, KvcfsInode **out)
 		kvcfs_staging_set_target_locked(*out, inode->key);
 		(*out)->xattrs = kvc_storage_manager_get_xattrs(fs->sm, inode->key);
 		(*out)->staging->is_target_gone = inode->is_unlinked; /* since we looked */
+		/* What is in L1 cannot be lost any more before the OPEN comes. */
+		if (!truncate)
+			kvc_storage_manager_reserve_read(fs->sm, inode->key,
+							 &(*out)->staging->base);
 		pthread_mutex_unlock(&fs->names);
 		kvcfs_count(fs, overwrites);
 	}

@@ -26,7 +26,8 @@ typedef struct Redirect {
 	/* What an OPEN for writing was of, and may have lost its name. Owned reference, or NULL */
 	KvcfsInode *origin;
 	bool truncates;
-	int64_t deadline_ns; /* CLOCK_MONOTONIC */
+	unsigned n_not_found; /* LOOKUPs for it that found nothing */
+	int64_t deadline_ns;  /* CLOCK_MONOTONIC */
 } Redirect;
 
 static void
@@ -182,19 +183,22 @@ kvcfs_redirect_lookup(KvcfsInode *dir, const char *name, pid_t tid)
 
 /*
  * The redirect of TID when the name KEY is the one that it wants to write, but what its first OPEN
- * was of has lost that name; it leaves the table. NULL: there is none.
+ * was of has lost that name; it leaves the table. NULL: there is none, or it has not been in vain
+ * N_NOT_FOUND times.
  */
 static Redirect *
-steal_lost(Kvcfs *fs, const KvcObjectKey *key, pid_t tid)
+steal_lost(Kvcfs *fs, const KvcObjectKey *key, pid_t tid, unsigned n_not_found)
 {
 	Redirect *lost = NULL;
 	if (__atomic_load_n(&fs->n_redirects, __ATOMIC_ACQUIRE) == 0)
 		return NULL;
 	pthread_mutex_lock(&fs->names);
-	const Redirect *redirect = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
+	Redirect *redirect = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
 	bool is_writers = redirect && redirect->origin && redirect->deadline_ns > kvcfs_now_ns();
-	if (is_writers && ((!redirect->inode && kvc_object_key_equal(redirect->key, key)) ||
-			   had_key_locked(redirect->origin, key)))
+	if (is_writers &&
+	    ((!redirect->inode && kvc_object_key_equal(redirect->key, key)) ||
+	     had_key_locked(redirect->origin, key)) &&
+	    (n_not_found == 0 || ++redirect->n_not_found >= n_not_found))
 		lost = steal_locked(fs, tid);
 	pthread_mutex_unlock(&fs->names);
 	return lost;
@@ -204,7 +208,7 @@ KvcfsInode *
 kvcfs_redirect_found(Kvcfs *fs, KvcObjectKey *key, pid_t tid)
 {
 	KvcfsInode *private = NULL;
-	Redirect *lost = steal_lost(fs, key, tid);
+	Redirect *lost = steal_lost(fs, key, tid, 0);
 	if (!lost)
 		return NULL;
 	pthread_mutex_lock(&fs->names);
@@ -222,7 +226,14 @@ kvcfs_redirect_found(Kvcfs *fs, KvcObjectKey *key, pid_t tid)
 void
 kvcfs_redirect_not_found(Kvcfs *fs, const KvcObjectKey *key, pid_t tid)
 {
-	redirect_free(steal_lost(fs, key, tid));
+	/* The kernel asks twice in one walk: is what it has still right, and what is there. */
+	redirect_free(steal_lost(fs, key, tid, 2));
+}
+
+void
+kvcfs_redirect_created(Kvcfs *fs, const KvcObjectKey *key, pid_t tid)
+{
+	redirect_free(steal_lost(fs, key, tid, 0));
 }
 
 bool
