@@ -274,6 +274,9 @@ class Group:
         handles = [h for h in self.handles.values() if condition(h)]
         return self.random.choice(handles) if handles else None
 
+    def is_open(self, file):
+        return any(h.file is file for h in self.handles.values())
+
     # ---- What has happened
 
     def lose_overwriters(self, place):
@@ -468,8 +471,8 @@ class Group:
         handle.map_bytes = 0
 
     def do_kept_map(self, worker):
-        """A store through a mapping after the close changes nothing that anyone sees. If the file is still open
-        elsewhere it is that file's."""
+        """A store through a mapping after the close changes nothing that anyone sees who opens the file then. Who had
+        it open as a temporary file has the writer's."""
         kept = [h for h in self.kept_maps.values() if h.worker == worker]
         if not kept:
             return
@@ -477,7 +480,7 @@ class Group:
         if self.random.random() < 0.5:
             self.unmap(handle)
             del self.kept_maps[handle.number]
-        elif handle.file not in self.writings and handle.file.target:
+        elif handle.file not in self.writings and handle.file.target and not self.is_open(handle.file):
             self.expect(0, worker, "map_store", handle.number, b"x" * min(100, handle.map_bytes), 0)
 
     def do_stat(self, worker):
