@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define EVICT_WAIT_NS INT64_C(1000000000)
-#define CHAIN_STEP_NS (INT64_C(10) * 1000 * 1000)
+#define CHAIN_STEP_NS (INT64_C(100) * 1000 * 1000)
 #define EVICT_RETRY_NS INT64_C(20000000)
 
 typedef struct Control {

@@ -341,12 +341,17 @@ static void
 open_object(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 {
 	bool is_write = (fi->flags & O_ACCMODE) != O_RDONLY || (fi->flags & O_TRUNC);
-	if (is_write)
+	if (is_write) {
 		fuse_reply_err(req, -redirect_writer(req, inode, fi->flags & O_TRUNC));
-	else if (!inode->is_unlinked)
+		return;
+	}
+	KvcObjectKey *key = kvcfs_inode_get_key(inode);
+	/* Replaced by a rename it is as replaced by a commit: see open_locked_object(). */
+	bool is_replaced = inode->is_unlinked && key->space == KVC_SPACE_PLAIN &&
+			   kvcfs_object_exists(inode->fs, key);
+	if (!inode->is_unlinked || is_replaced)
 		open_for_reading_ahead(req, inode, fi);
-	else if (kvcfs_redirect_retry_once(inode->fs, fuse_req_ctx(req)->pid,
-					   kvcfs_inode_get_key(inode)))
+	else if (kvcfs_redirect_retry_once(inode->fs, fuse_req_ctx(req)->pid, key))
 		fuse_reply_err(req, ESTALE); /* another may have the name by now */
 	else
 		fuse_reply_err(req, ENOENT);

@@ -202,7 +202,7 @@ distrust_stagings(Kvcfs *fs)
 	pthread_mutex_unlock(&fs->names);
 }
 
-#define CHAIN_STEP_US 10000
+#define CHAIN_STEP_US 100000
 
 void
 kvcfs_begin_drain(Kvcfs *fs)

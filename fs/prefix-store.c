@@ -127,7 +127,7 @@ kvcfs_prefix_save_all(Kvcfs *fs)
 	pthread_mutex_unlock(&fs->names);
 	for (guint i = 0; i < dirty->len; i++) {
 		int rc = kvcfs_prefix_save(dirty->pdata[i]);
-		first = first ? first : rc;
+		first = first && rc != -EAGAIN ? first : rc; /* what may yet come is waited for */
 		kvcfs_inode_unref(dirty->pdata[i], 1);
 	}
 	return first;

@@ -209,8 +209,10 @@ kvcfs_redirect_found(Kvcfs *fs, KvcObjectKey *key, pid_t tid)
 {
 	KvcfsInode *private = NULL;
 	Redirect *lost = steal_lost(fs, key, tid, 0);
-	if (!lost)
+	if (!lost || __atomic_load_n(&fs->is_draining, __ATOMIC_RELAXED)) {
+		redirect_free(lost);
 		return NULL;
+	}
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *inode = kvcfs_object_inode_locked(fs, key);
 	pthread_mutex_unlock(&fs->names);
