@@ -254,6 +254,14 @@ KvcL1Error kvc_l1_manager_abort_write(KvcL1Manager *m, KvcL1Object *object);
  * the detached object). Fires on_deleted_by_manager.
  */
 KvcL1Error kvc_l1_manager_delete(KvcL1Manager *m, KvcObjectKey *key, bool force);
+/*
+ * As delete with FORCE, if QUESTION says so of the resident object, inside the lock that keeps it
+ * so: the rules of a listener. Was it removed?
+ */
+bool kvc_l1_manager_delete_if(KvcL1Manager *m,
+			      KvcObjectKey *key,
+			      bool (*question)(void *user, KvcL1Object *object),
+			      void *user);
 /* As delete without force, but only if the resident object is evictable; counts an eviction. */
 KvcL1Error kvc_l1_manager_evict(KvcL1Manager *m, KvcObjectKey *key);
 /*

@@ -32,9 +32,7 @@ note_older(KvcStorageManager *sm, GArray *all, KvcObjectKey *key, uint32_t tiers
 {
 	Older older = {kvc_object_key_ref(key), tiers & ~KVC_TIER_L1};
 	g_array_append_val(all, older);
-	kvc_stats_add(&sm->stats, older_versions, (uint64_t)__builtin_popcount(older.adapters));
-	if (tiers & KVC_TIER_L1) /* loaded before the newer one was known */
-		kvc_l1_manager_evict(sm->context.l1, key);
+	kvc_controller_context_note_older(&sm->context, key, tiers);
 }
 
 static void
