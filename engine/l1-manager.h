@@ -49,6 +49,7 @@ struct KvcL1Object {
 	uint64_t bytes;
 	uint64_t charged_bytes;
 	int64_t mtime_ns;
+	int64_t version_ns;		 /* set by its commit; 0: by none of this run */
 	KvcObjectAttributes *attributes; /* owned; NULL: none were given */
 	bool is_sealed;			 /* STAGING: its bytes and size are final */
 

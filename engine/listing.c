@@ -4,8 +4,9 @@
  * Every adapter that can list is listed into the index, in a thread of its own, once.
  *
  * Killed between two stores of one version we leave adapters with different ones. The index shows
- * the newest, by the mtime, and hides the others. At the end of the listing they are deleted, but
- * not from a shared store: its other users have clocks of their own, and see to it themselves.
+ * the newest, by the stamps of their commits, and hides the others. At the end of the listing they
+ * are deleted, but not from a shared store: its other users have clocks of their own, and see to it
+ * themselves.
  */
 
 #include "engine/adapter-call.h"
