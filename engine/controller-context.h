@@ -95,6 +95,14 @@ kvc_controller_context_renamers(const KvcControllerContext *context)
 	return renamers;
 }
 
+/*
+ * TIERS (not 0) were found to have an older version of KEY than another adapter, as
+ * kvc_key_index_add_with() returns it: counts that, and what L1 loaded of it is not served any
+ * more. Any thread, outside of locks and listeners.
+ */
+void kvc_controller_context_note_older(const KvcControllerContext *context,
+				       KvcObjectKey *key,
+				       uint32_t tiers);
 /* What messages call the adapter A (transfer full): as in status, with its type. */
 static inline char *
 kvc_controller_context_adapter_name(const KvcControllerContext *context, size_t a)

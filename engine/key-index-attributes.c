@@ -9,7 +9,6 @@
 #include <sys/stat.h>
 
 #define PERMISSIONS 07777
-#define COARSE_NS 1000
 
 static void
 take_owner(KvcKeyAttributes *a, const KvcObjectAttributes *from)
@@ -27,17 +26,31 @@ take_xattrs(KvcKeyAttributes *a, KvcXattrs *xattrs)
 	kvc_xattrs_unref(old);
 }
 
-void
-kvc_key_attributes_update(KvcKeyAttributes *a, const KvcObjectAttributes *from, bool is_l1)
+/* A user of the store may have replaced what TIER told of before. */
+static void
+take_version(KvcKeyAttributes *a, const KvcObjectAttributes *from, uint32_t adapter)
 {
+	a->told &= (uint16_t)~adapter;
+	if (from->version_ns > a->version_ns) {
+		a->version_ns = from->version_ns;
+		a->told = 0;
+	}
+	if (from->version_ns && from->version_ns == a->version_ns)
+		a->told |= (uint16_t)adapter;
+}
+
+void
+kvc_key_attributes_update(KvcKeyAttributes *a, const KvcObjectAttributes *from, uint32_t tier)
+{
+	bool is_l1 = tier == KVC_TIER_L1;
+	if (!is_l1)
+		take_version(a, from, tier);
 	if (is_l1 && from->mtime_ns != 0) {
 		a->ctime_ns = kvc_wall_ns();
 		a->atime_ns = from->atime_ns;
 	}
-	if (from->mtime_ns != 0 && (is_l1 || a->mtime_ns == 0)) {
+	if (from->mtime_ns != 0 && (is_l1 || a->mtime_ns == 0))
 		a->mtime_ns = from->mtime_ns;
-		a->is_told = !is_l1;
-	}
 	if (a->mtime_ns == 0)
 		a->mtime_ns = kvc_wall_ns();
 	if (is_l1 ? from->mode == 0 : a->mode != 0)
@@ -47,20 +60,24 @@ kvc_key_attributes_update(KvcKeyAttributes *a, const KvcObjectAttributes *from, 
 		take_xattrs(a, from->xattrs);
 }
 
-/* A store that keeps less than a nanosecond: the second is all that can be compared. */
-static bool
-is_coarse(int64_t mtime_ns)
+int64_t
+kvc_key_attributes_stamp(KvcKeyAttributes *a)
 {
-	return mtime_ns % COARSE_NS == 0;
+	/* A store may tell anything. */
+	int64_t next = a->version_ns < INT64_MAX ? a->version_ns + 1 : INT64_MAX;
+	a->version_ns = MAX(kvc_wall_ns(), next); /* the clock may have gone back */
+	a->told = 0;
+	return a->version_ns;
 }
 
 int
-kvc_key_attributes_compare(const KvcKeyAttributes *a, const KvcObjectAttributes *from)
+kvc_key_attributes_compare(const KvcKeyAttributes *a,
+			   uint32_t tiers,
+			   const KvcObjectAttributes *from)
 {
-	int64_t unit = is_coarse(a->mtime_ns) || is_coarse(from->mtime_ns) ? KVC_SEC_NS : 1;
-	if (!a->is_told || from->mtime_ns == 0)
+	int64_t known = a->version_ns, told = from->version_ns;
+	if (!(a->told & tiers) || told == 0)
 		return 0;
-	int64_t known = a->mtime_ns / unit, told = from->mtime_ns / unit;
 	return (told > known) - (told < known);
 }
 
@@ -108,10 +125,8 @@ kvc_key_index_set_attributes(KvcKeyIndex *index,
 		a->uid = attributes->uid;
 	if (which & KVC_ATTRIBUTE_GID)
 		a->gid = attributes->gid;
-	if (which & KVC_ATTRIBUTE_MTIME) {
+	if (which & KVC_ATTRIBUTE_MTIME)
 		a->mtime_ns = attributes->mtime_ns;
-		a->is_told = false;
-	}
 	if (which & KVC_ATTRIBUTE_ATIME)
 		a->atime_ns = attributes->atime_ns;
 	kvc_key_index_unlock_attributes(index, key);
@@ -133,6 +148,7 @@ kvc_key_index_get_attributes(KvcKeyIndex *index,
 		.uid = a->uid,
 		.gid = a->gid,
 		.xattrs = kvc_xattrs_ref(a->xattrs),
+		.version_ns = a->version_ns,
 	};
 	kvc_key_index_unlock_attributes(index, key);
 	return 0;

@@ -10,24 +10,32 @@
 typedef struct KvcKeyAttributes {
 	int64_t mtime_ns;
 	int64_t atime_ns, ctime_ns; /* 0: as mtime_ns */
-	KvcXattrs *xattrs;	    /* owned reference or NULL */
+	int64_t version_ns;
+	KvcXattrs *xattrs; /* owned reference or NULL */
 	uint32_t uid, gid;
 	uint32_t hits;
 	uint16_t mode; /* S_IFREG and permission bits, 0: unknown */
-	bool is_told;  /* MTIME is what an adapter says of the bytes, not of this run */
+	uint16_t told; /* adapters (bits) that said VERSION_NS of what they have as this key */
 } KvcKeyAttributes;
 
 /* The attributes of KEY, with the lock of its shard held until unlock; NULL: not known, no lock. */
 KvcKeyAttributes *kvc_key_index_lock_attributes(KvcKeyIndex *index, const KvcObjectKey *key);
 void kvc_key_index_unlock_attributes(KvcKeyIndex *index, const KvcObjectKey *key);
 
-/* What a tier knows: a commit replaces, an adapter fills in what is not known; at last, now. */
-void kvc_key_attributes_update(KvcKeyAttributes *a, const KvcObjectAttributes *from, bool is_l1);
 /*
- * Of which time are the bytes that an adapter told of with FROM? < 0: before, > 0: after those that
- * other adapters told of; 0: the same, or not known.
+ * What TIER (one bit) knows: a commit replaces, an adapter fills in what is not known; at last,
+ * now.
  */
-int kvc_key_attributes_compare(const KvcKeyAttributes *a, const KvcObjectAttributes *from);
+void kvc_key_attributes_update(KvcKeyAttributes *a, const KvcObjectAttributes *from, uint32_t tier);
+/* The bytes are committed now: returns their version_ns, larger than the one before. */
+int64_t kvc_key_attributes_stamp(KvcKeyAttributes *a);
+/*
+ * Is the version that an adapter told of with FROM older (< 0) or newer (> 0) than what TIERS told
+ * of? 0: it is the same, or one of the two is not known.
+ */
+int kvc_key_attributes_compare(const KvcKeyAttributes *a,
+			       uint32_t tiers,
+			       const KvcObjectAttributes *from);
 /* Forgets all that is known of the bytes before. */
 void kvc_key_attributes_clear(KvcKeyAttributes *a);
 void kvc_key_attributes_fill_info(const KvcKeyAttributes *a, KvcObjectInfo *info);

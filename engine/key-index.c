@@ -197,8 +197,9 @@ typedef struct Report {
 	uint32_t tier;
 	uint64_t bytes;
 	const KvcObjectAttributes *attributes;
-	bool is_commit; /* of a key whose versions differ, to L1 */
-	uint32_t older; /* out: tiers that are found to have an older version */
+	bool is_commit;	    /* of a key whose versions differ, to L1 */
+	uint32_t older;	    /* out: tiers that are found to have an older version */
+	int64_t version_ns; /* out: of a commit */
 } Report;
 
 /* DELETE_ID 0: it is hidden for another reason than a deletion. */
@@ -226,13 +227,13 @@ renew_version_locked(KvcKeyIndex *index, Entry *entry)
 	entry->version = __atomic_add_fetch(&index->last_version, 1, __ATOMIC_RELAXED);
 }
 
-/* What ENTRY was known to be is older than what R tells of. */
+/* What those that told of ENTRY have is older than what R tells of; so may be what L1 loaded. */
 static void
 outdate_locked(KvcKeyIndex *index, Shard *shard, Entry *entry, Report *r)
 {
-	r->older = entry->tiers;
-	hide_locked(shard, r->key, entry->tiers & ~KVC_TIER_L1, 0);
-	entry->tiers = 0;
+	r->older = entry->tiers & (entry->attributes.told | KVC_TIER_L1);
+	hide_locked(shard, r->key, r->older & ~KVC_TIER_L1, 0);
+	entry->tiers &= ~r->older;
 	kvc_key_attributes_clear(&entry->attributes);
 	renew_version_locked(index, entry);
 }
@@ -250,8 +251,8 @@ is_believed_locked(KvcKeyIndex *index, Shard *shard, Entry *entry, Report *r)
 	if (r->tier == KVC_TIER_L1 || !entry || (entry->tiers & r->tier))
 		return true;
 	int age = entry->is_committed ? -1 : 0;
-	if (r->key->space != KVC_SPACE_CHUNK && !age && entry->tiers && !entry->renaming)
-		age = kvc_key_attributes_compare(&entry->attributes, r->attributes);
+	if (r->key->space != KVC_SPACE_CHUNK && !age && !entry->renaming)
+		age = kvc_key_attributes_compare(&entry->attributes, entry->tiers, r->attributes);
 	if (age > 0)
 		outdate_locked(index, shard, entry, r);
 	if (age >= 0)
@@ -262,18 +263,19 @@ is_believed_locked(KvcKeyIndex *index, Shard *shard, Entry *entry, Report *r)
 }
 
 static void
-update_locked(KvcKeyIndex *index, Shard *shard, Entry *entry, const Report *r)
+update_locked(KvcKeyIndex *index, Shard *shard, Entry *entry, Report *r)
 {
 	if (r->is_commit) {
 		hide_locked(shard, r->key, (entry->tiers | entry->renaming) & ~KVC_TIER_L1, 0);
 		entry->tiers = entry->renaming = 0;
 		entry->is_committed = true;
+		r->version_ns = kvc_key_attributes_stamp(&entry->attributes);
 		renew_version_locked(index, entry);
 	}
 	/* What L1 has, and what was stored, is newer than what a tier reports. */
 	if (r->tier == KVC_TIER_L1 || !(entry->tiers & (KVC_TIER_L1 | r->tier)))
 		entry->bytes = r->bytes;
-	kvc_key_attributes_update(&entry->attributes, r->attributes, r->tier == KVC_TIER_L1);
+	kvc_key_attributes_update(&entry->attributes, r->attributes, r->tier);
 	entry->tiers |= r->tier;
 }
 
@@ -338,19 +340,20 @@ kvc_key_index_add_with(KvcKeyIndex *index,
 		       uint64_t bytes,
 		       const KvcObjectAttributes *attributes)
 {
-	Report r = {key, tier, bytes, attributes, false, 0};
+	Report r = {key, tier, bytes, attributes, false, 0, 0};
 	report(index, &r);
 	return r.older;
 }
 
-void
+int64_t
 kvc_key_index_replace_with(KvcKeyIndex *index,
 			   KvcObjectKey *key,
 			   uint64_t bytes,
 			   const KvcObjectAttributes *attributes)
 {
-	Report r = {key, KVC_TIER_L1, bytes, attributes, true, 0};
+	Report r = {key, KVC_TIER_L1, bytes, attributes, true, 0, 0};
 	report(index, &r);
+	return r.version_ns;
 }
 
 uint32_t
@@ -720,7 +723,7 @@ rekey_locked(KvcKeyIndex *index,
 	steal_entry_locked(index, from, entry);
 	kvc_object_key_unref(entry->key);
 	entry->key = kvc_object_key_ref(new_key);
-	entry->attributes.is_told = false; /* of the former name */
+	entry->attributes.told = 0; /* of the former name */
 	entry->renaming = (entry->tiers | entry->renaming) & movable;
 	entry->tiers = is_resident ? KVC_TIER_L1 : 0;
 	enter_locked(index, new_order, to, entry);

@@ -22,8 +22,8 @@ void kvc_key_index_free(KvcKeyIndex *index);
  * have KEY: what is known is newer than a listing. An adapter from which KEY is being deleted is
  * ignored. ATTRIBUTES (the caller's; mtime 0: keep or now): what the tier knows of KEY besides. A
  * commit (tier L1) replaces what was known; an adapter is believed only where nothing is. Returns
- * the tiers that are thereby found to have an older version than another adapter, by its mtime: the
- * adapters among them are hidden, as after a replacement.
+ * the tiers that are thereby found to have an older version than another adapter, by version_ns of
+ * both: the adapters among them are hidden, as after a replacement.
  */
 uint32_t kvc_key_index_add_with(KvcKeyIndex *index,
 				KvcObjectKey *key,
@@ -48,17 +48,18 @@ kvc_l2_object_info_attributes(const KvcL2ObjectInfo *info)
 		.uid = info->uid,
 		.gid = info->gid,
 		.xattrs = info->xattrs,
+		.version_ns = info->version_ns,
 	};
 }
 /*
  * L1 has a new version of KEY: what adapters have, or are found to have later, is one before, and
  * hidden until the new one is stored there (kvc_key_index_note_stored). ATTRIBUTES as in
- * kvc_key_index_add_with().
+ * kvc_key_index_add_with(). Returns version_ns of the new one.
  */
-void kvc_key_index_replace_with(KvcKeyIndex *index,
-				KvcObjectKey *key,
-				uint64_t bytes,
-				const KvcObjectAttributes *attributes);
+int64_t kvc_key_index_replace_with(KvcKeyIndex *index,
+				   KvcObjectKey *key,
+				   uint64_t bytes,
+				   const KvcObjectAttributes *attributes);
 /*
  * TIER (one bit) has what L1 has of KEY, and what it hid there is gone. Nothing changes for a key
  * that L1 does not have (any more): it was deleted or evicted while the store ended.

@@ -600,6 +600,27 @@ kvc_l1_manager_delete(KvcL1Manager *m, KvcObjectKey *key, bool force)
 	return remove_key(m, key, force, false);
 }
 
+bool
+kvc_l1_manager_delete_if(KvcL1Manager *m,
+			 KvcObjectKey *key,
+			 bool (*question)(void *user, KvcL1Object *object),
+			 void *user)
+{
+	kvc_listener_forbid(__func__);
+	KvcL1Shard *shard = kvc_l1_shard_of(m, key);
+	kvc_mutex_lock(&shard->lock);
+	KvcL1Object *object = g_hash_table_lookup(shard->objects, key);
+	bool may_go = object && ask_locked(question, user, object, true);
+	if (may_go) {
+		detach_locked(m, shard, object);
+		kvc_l1_notify(m, on_deleted_by_manager, object);
+	}
+	kvc_mutex_unlock(&shard->lock);
+	if (may_go)
+		kvc_l1_object_unref(object);
+	return may_go;
+}
+
 KvcL1Error
 kvc_l1_manager_evict(KvcL1Manager *m, KvcObjectKey *key)
 {

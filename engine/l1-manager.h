@@ -49,6 +49,7 @@ struct KvcL1Object {
 	uint64_t bytes;
 	uint64_t charged_bytes;
 	int64_t mtime_ns;
+	int64_t version_ns;		 /* set by its commit; 0: by none of this run */
 	KvcObjectAttributes *attributes; /* owned; NULL: none were given */
 	bool is_sealed;			 /* STAGING: its bytes and size are final */
 
@@ -254,6 +255,14 @@ KvcL1Error kvc_l1_manager_abort_write(KvcL1Manager *m, KvcL1Object *object);
  * the detached object). Fires on_deleted_by_manager.
  */
 KvcL1Error kvc_l1_manager_delete(KvcL1Manager *m, KvcObjectKey *key, bool force);
+/*
+ * As delete with FORCE, if QUESTION says so of the resident object, inside the lock that keeps it
+ * so: the rules of a listener. Was it removed?
+ */
+bool kvc_l1_manager_delete_if(KvcL1Manager *m,
+			      KvcObjectKey *key,
+			      bool (*question)(void *user, KvcL1Object *object),
+			      void *user);
 /* As delete without force, but only if the resident object is evictable; counts an eviction. */
 KvcL1Error kvc_l1_manager_evict(KvcL1Manager *m, KvcObjectKey *key);
 /*

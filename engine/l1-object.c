@@ -323,6 +323,7 @@ kvc_l1_object_new_alias(KvcL1Object *object, KvcObjectKey *key)
 	o->base.bytes = object->bytes;
 	o->base.charged_bytes = object->charged_bytes;
 	o->base.mtime_ns = object->mtime_ns;
+	o->base.version_ns = object->version_ns;
 	o->base.state = KVC_L1_DETACHED;
 	return &o->base;
 }

@@ -4,8 +4,9 @@
  * Every adapter that can list is listed into the index, in a thread of its own, once.
  *
  * Killed between two stores of one version we leave adapters with different ones. The index shows
- * the newest, by the mtime, and hides the others. At the end of the listing they are deleted, but
- * not from a shared store: its other users have clocks of their own, and see to it themselves.
+ * the newest, by the stamps of their commits, and hides the others. At the end of the listing they
+ * are deleted, but not from a shared store: its other users have clocks of their own, and see to it
+ * themselves.
  */
 
 #include "engine/adapter-call.h"
@@ -32,9 +33,7 @@ note_older(KvcStorageManager *sm, GArray *all, KvcObjectKey *key, uint32_t tiers
 {
 	Older older = {kvc_object_key_ref(key), tiers & ~KVC_TIER_L1};
 	g_array_append_val(all, older);
-	kvc_stats_add(&sm->stats, older_versions, (uint64_t)__builtin_popcount(older.adapters));
-	if (tiers & KVC_TIER_L1) /* loaded before the newer one was known */
-		kvc_l1_manager_evict(sm->context.l1, key);
+	kvc_controller_context_note_older(&sm->context, key, tiers);
 }
 
 static void

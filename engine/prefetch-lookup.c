@@ -299,8 +299,8 @@ note_found(KvcPrefetchController *c,
 	else if (!is_newer && is_of_this_version(cell, &info, tier))
 		cell->version =
 			kvc_key_index_set_bytes(index, key, tier, cell->version, found->bytes);
-	older &= ~KVC_TIER_L1;
-	kvc_stats_add(c->context->stats, older_versions, (uint64_t)__builtin_popcount(older));
+	if (older)
+		kvc_controller_context_note_older(c->context, key, older);
 	if (kvc_key_index_get(index, key, &info) < 0 || !(info.tiers & ~info.renaming & tier))
 		return false;
 	found->bytes = info.bytes;

@@ -36,7 +36,8 @@ on_admitted(KvcL1ManagerListener *l, KvcL1Object *object)
 	if (object->key->space == KVC_SPACE_CHUNK)
 		kvc_key_index_add_with(index, object->key, KVC_TIER_L1, object->bytes, &attributes);
 	else
-		kvc_key_index_replace_with(index, object->key, object->bytes, &attributes);
+		object->version_ns =
+			kvc_key_index_replace_with(index, object->key, object->bytes, &attributes);
 }
 
 static void

@@ -79,9 +79,13 @@ add_to_batch(KvcStoreController *c, KvcStoreRecord *r, size_t adapter)
 	task->keys[task->n] = r->key;
 	task->objects[task->n] = r->memory;
 	/* Of this moment: a later change waits for the end of the store. */
-	if (kvc_key_index_get_attributes(c->context->index, r->key, &task->attributes[task->n]) ==
-	    0)
-		task->objects[task->n].attributes = &task->attributes[task->n];
+	KvcObjectAttributes *attributes = &task->attributes[task->n];
+	if (kvc_key_index_get_attributes(c->context->index, r->key, attributes) == 0) {
+		/* But the stamp is that of these bytes: a commit may be in the index already. */
+		if (r->object->version_ns)
+			attributes->version_ns = r->object->version_ns;
+		task->objects[task->n].attributes = attributes;
+	}
 	task->bytes += r->memory.bytes;
 	task->n++;
 	r->busy |= 1u << adapter;

@@ -3,8 +3,9 @@
 /*
  * Attributes of objects. The mtime is the file's. Mode and owner are text in an xattr; the file
  * stays its maker's, since other programs read these directories, but who may not read the object
- * may not read the file. The default of a new object (0644, root) is not written down. Other user
- * xattrs are real ones of the file.
+ * may not read the file. The default of a new object (0644, root) is not written down. What tells
+ * which version the bytes are is an xattr of its own, so that an older kvcachefs can read the mode;
+ * it is written with the bytes only. Other user xattrs are real ones of the file.
  */
 
 #include <errno.h>
@@ -20,6 +21,7 @@
 
 #define ATTR_NAME "user.kvcache.attr"
 #define SIZE_NAME "user.kvcache.size"
+#define VERSION_NAME "user.kvcache.version"
 /* The longest list of names, and value, that Linux has. */
 #define XATTR_MAX_BYTES 65536
 #define LOG_NS INT64_C(60000000000)
@@ -41,6 +43,16 @@ read_mode(const char *file, KvcL2ObjectInfo *info)
 	info->mode = S_IFREG | mode;
 	info->uid = uid;
 	info->gid = gid;
+}
+
+static void
+read_version(const char *file, KvcL2ObjectInfo *info)
+{
+	char text[24];
+	ssize_t len = lgetxattr(file, VERSION_NAME, text, sizeof(text) - 1);
+
+	text[MAX(len, 0)] = '\0';
+	g_ascii_string_to_signed(text, 10, 1, INT64_MAX, &info->version_ns, NULL);
 }
 
 /* One that cannot be kept (too many, too big) is left out, and counted. */
@@ -76,6 +88,8 @@ read_named(FsAdapter *fs,
 		read_user_xattr(fs, file, name, info);
 	} else if (!strcmp(name, ATTR_NAME)) {
 		read_mode(file, info);
+	} else if (!strcmp(name, VERSION_NAME)) {
+		read_version(file, info);
 	} else if (!strcmp(name, FS_ID_XATTR)) {
 		return !fs_id_is_others(file, key);
 	} else if (!strcmp(name, SIZE_NAME)) {
@@ -188,6 +202,17 @@ write_mode(int fd, const KvcObjectAttributes *attributes, FsAttrWrite how)
 	return fsetxattr(fd, ATTR_NAME, text, (size_t)len, 0) < 0 ? -errno : 0;
 }
 
+static int
+write_version(FsAdapter *fs, int fd, int64_t version_ns)
+{
+	char text[24];
+	int len = snprintf(text, sizeof(text), "%" PRId64, version_ns);
+
+	if (version_ns == 0 || atomic_load(&fs->no_xattrs))
+		return 0;
+	return fsetxattr(fd, VERSION_NAME, text, (size_t)len, 0) < 0 ? -errno : 0;
+}
+
 /* What the file has and XATTRS has not. */
 static int
 remove_others(int fd, const KvcXattrs *xattrs)
@@ -227,9 +252,12 @@ fs_attr_write(FsAdapter *fs,
 	if (!attributes)
 		return 0;
 	int rc = 0, result = 0;
+	if (how == FS_ATTR_NEW)
+		result = write_version(fs, fd, attributes->version_ns);
 	/* Without a mode nothing is known but the time. */
 	if (attributes->mode != 0) {
-		result = write_mode(fd, attributes, how);
+		rc = write_mode(fd, attributes, how);
+		result = result < 0 ? result : rc;
 		if (how == FS_ATTR_REPLACE && fchmod(fd, fs_attr_file_mode(attributes)) < 0)
 			result = -errno;
 		rc = write_xattrs(fd, attributes->xattrs, how);

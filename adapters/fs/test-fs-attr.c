@@ -239,6 +239,81 @@ test_unreadable_modes(void **state)
 	fs_free(&fs);
 }
 
+#define VERSION_NS INT64_C(1700000000123456789)
+
+/* What lookup and list say of KEY alike. */
+static int64_t
+version_of(Fs *fs, KvcObjectKey *key)
+{
+	KvcL2ObjectInfo info;
+	KvcL2ListEntry entry;
+	char *cursor = NULL;
+
+	assert_true(lookup_and_lock(fs, key, &info));
+	fs->ops->submit_unlock(fs->adapter, &key, 1);
+	assert_int_equal(fs->ops->list(fs->adapter, NULL, &cursor, &entry, 1), 1);
+	assert_true(kvc_object_key_equal(entry.key, key));
+	assert_int_equal(entry.info.version_ns, info.version_ns);
+	kvc_xattrs_unref(info.xattrs);
+	kvc_xattrs_unref(entry.info.xattrs);
+	kvc_object_key_unref(entry.key);
+	g_free(cursor);
+	return info.version_ns;
+}
+
+static void
+test_the_version_stays_with_the_bytes(void **state)
+{
+	g_autoptr(KvcObjectKey) key = plain("d", "a"), renamed = plain("d", "b");
+	KvcObjectAttributes attributes = {
+		.mtime_ns = MTIME_NS, .mode = KVC_MODE_DEFAULT, .version_ns = VERSION_NS};
+	Fs fs;
+
+	fs_new(&fs, "");
+	assert_int_equal(store_with(&fs, key, &attributes), 1000);
+	assert_int_equal(version_of(&fs, key), VERSION_NS);
+	attributes.version_ns = 0;
+	attributes.mode = 0100600;
+	assert_int_equal(fs.ops->set_attributes(fs.adapter, key, &attributes), 0);
+	attributes.version_ns = VERSION_NS + 1;
+	attributes.mode = KVC_MODE_DEFAULT;
+	assert_int_equal(fs.ops->set_attributes(fs.adapter, key, &attributes), 0);
+	assert_int_equal(version_of(&fs, key), VERSION_NS);
+	assert_int_equal(fs.ops->rename_key(fs.adapter, key, renamed), 0);
+	assert_int_equal(version_of(&fs, renamed), VERSION_NS);
+	/* Other bytes, of a version that is known, or is not. */
+	assert_int_equal(store_with(&fs, renamed, &attributes), 1000);
+	assert_int_equal(version_of(&fs, renamed), VERSION_NS + 1);
+	attributes.version_ns = 0;
+	assert_int_equal(store_with(&fs, renamed, &attributes), 1000);
+	assert_int_equal(version_of(&fs, renamed), 0);
+	assert_describes(&fs, "attribute_errors", "0");
+	fs_free(&fs);
+}
+
+static void
+test_versions_that_are_none(void **state)
+{
+	static const char *const texts[] = {
+		"", "0", "-1", "1x", " 1", "0x1", "9223372036854775808"};
+	g_autoptr(KvcObjectKey) key = chunk(1);
+	Fs fs;
+
+	fs_new(&fs, "");
+	assert_int_equal(store(&fs, key, 1000, 1), 1000);
+	g_autofree char *path = only_file(&fs);
+	assert_text(path, "user.kvcache.version", NULL);
+	assert_int_equal(version_of(&fs, key), 0);
+	for (size_t i = 0; i < G_N_ELEMENTS(texts); i++) {
+		assert_int_equal(
+			setxattr(path, "user.kvcache.version", texts[i], strlen(texts[i]), 0), 0);
+		assert_int_equal(version_of(&fs, key), 0);
+	}
+	assert_int_equal(setxattr(path, "user.kvcache.version", "17", 2, 0), 0);
+	assert_int_equal(version_of(&fs, key), 17);
+	fs_free(&fs);
+}
+
 /* An mtime that was set, old or in the future, does not make the usage wrong. */
 static void
 test_usage_does_not_go_by_mtime(void **state)
@@ -271,6 +346,8 @@ main(void)
 		cmocka_unit_test(test_a_skipped_store_adds_them),
 		cmocka_unit_test(test_too_big_for_the_file_system),
 		cmocka_unit_test(test_unreadable_modes),
+		cmocka_unit_test(test_the_version_stays_with_the_bytes),
+		cmocka_unit_test(test_versions_that_are_none),
 		cmocka_unit_test(test_usage_does_not_go_by_mtime),
 	};
 

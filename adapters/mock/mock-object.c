@@ -90,6 +90,7 @@ mock_set_attributes_locked(MockRecord *record, const KvcObjectAttributes *attrib
 		attributes ? kvc_object_attributes_copy(attributes) : (KvcObjectAttributes){0};
 	if (record->attributes.mtime_ns == 0)
 		record->attributes.mtime_ns = mock_now_ns(CLOCK_REALTIME);
+	record->attributes.version_ns = old.version_ns; /* of the bytes, which stay */
 	kvc_object_attributes_clear(&old);
 }
 
@@ -105,6 +106,7 @@ mock_get_info_locked(const MockRecord *record)
 		.uid = attributes->uid,
 		.gid = attributes->gid,
 		.xattrs = kvc_xattrs_ref(attributes->xattrs),
+		.version_ns = attributes->version_ns,
 	};
 }
 
@@ -139,6 +141,7 @@ mock_store_object_locked(MockAdapter *mock,
 	}
 	record->data = g_steal_pointer(&owned);
 	mock_set_attributes_locked(record, attributes);
+	record->attributes.version_ns = attributes ? attributes->version_ns : 0;
 	mock->n_stores++;
 	return (int64_t)bytes;
 }

@@ -415,7 +415,8 @@ test_attributes(void **state)
 	const KvcL2AdapterOps *ops = mock.adapter->ops;
 	g_autoptr(KvcObjectKey) key = key_new(&mock, KVC_SPACE_CHUNK, 1);
 	g_autoptr(KvcXattrs) xattrs = NULL;
-	KvcObjectAttributes attributes = {.mtime_ns = 5, .mode = 0100600, .uid = 7, .gid = 8};
+	KvcObjectAttributes attributes = {
+		.mtime_ns = 5, .mode = 0100600, .uid = 7, .gid = 8, .version_ns = 9};
 	char data[10] = "123456789";
 	KvcMemoryObj object = {data, sizeof(data), 4096, &attributes};
 	KvcL2ObjectInfo info = {0};
@@ -428,12 +429,15 @@ test_attributes(void **state)
 	assert_true(lookup_and_lock(&mock, 1, &info));
 	assert_int_equal(info.mode, 0100600);
 	assert_int_equal(info.mtime_ns, 5);
+	assert_int_equal(info.version_ns, 9);
 	assert_null(info.xattrs);
+	attributes.version_ns = 0; /* stays with the bytes */
 	attributes.xattrs = xattrs;
 	attributes.uid = 9;
 	assert_int_equal(ops->set_attributes(mock.adapter, key, &attributes), 0);
 	assert_int_equal(ops->list(mock.adapter, NULL, &cursor, &entry, 1), 1);
 	assert_int_equal(entry.info.uid, 9);
+	assert_int_equal(entry.info.version_ns, 9);
 	assert_non_null(kvc_xattrs_get(entry.info.xattrs, "user.x", NULL));
 	kvc_xattrs_unref(entry.info.xattrs);
 	kvc_object_key_unref(entry.key);

@@ -54,7 +54,8 @@ typedef struct KvcL2ObjectInfo {
 	int64_t mtime_ns; /* when it was stored, since the epoch; 0: the store does not know */
 	/* As in KvcObjectAttributes; 0 and NULL where the store does not know. */
 	uint32_t mode, uid, gid;
-	KvcXattrs *xattrs; /* a reference that is the caller's once lookup or list returned it */
+	KvcXattrs *xattrs;  /* a reference that is the caller's once lookup or list returned it */
+	int64_t version_ns; /* what came with the bytes; of two adapters the newer is believed */
 } KvcL2ObjectInfo;
 
 /* In mtime_ns of a key that a lookup did not find: the store could not be asked, it may be there.
@@ -187,8 +188,9 @@ struct KvcL2AdapterOps {
 	int (*rename_key)(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_key);
 	/*
 	 * Optional, blocks (the same thread as delete_keys; no store of KEY is in flight). The
-	 * object gets these attributes instead of those it has; ATTRIBUTES is the caller's. 0;
-	 * -ENOENT: it is not stored; else -errno, as many as could be were set.
+	 * object gets these attributes instead of those it has, but keeps its version_ns: the bytes
+	 * are not others. ATTRIBUTES is the caller's. 0; -ENOENT: it is not stored; else -errno, as
+	 * many as could be were set.
 	 */
 	int (*set_attributes)(KvcL2Adapter *adapter,
 			      KvcObjectKey *key,

@@ -77,6 +77,11 @@ typedef struct KvcObjectAttributes {
 	uint32_t mode;	  /* S_IFREG and permission bits; 0: unknown, as are UID and GID then */
 	uint32_t uid, gid;
 	KvcXattrs *xattrs; /* a reference of its own, where the function does not say otherwise */
+	/*
+	 * When the engine committed the bytes, by the clock of that host, in ns since the epoch:
+	 * the larger of two is of the newer version. 0: unknown. Only the engine sets it.
+	 */
+	int64_t version_ns;
 } KvcObjectAttributes;
 
 /* A copy with a reference of its own; kvc_object_attributes_clear() gives that back. */

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Two L2s hold different versions of one file, since a daemon was killed that could write to one of them only: the newer
-# one is read, whichever L2 comes first, and never is the older one found under a name that it is renamed to.
+# one is read, whichever L2 comes first, and never is the older one found under a name that it is renamed to. Newer is
+# what was written later, whatever mtime it was given.
 #
 # parallel
 
@@ -93,3 +94,34 @@ expect_newer
 mv "$file" "$other"
 stop_fs
 expect_at_rest
+
+# write_older_mtime OPTIONS: version 2, in NEW only, has an older mtime than version 1, as cp -p, tar and rsync -a leave it.
+write_older_mtime() {
+	rm -rf "$OLD" "$NEW"
+	mkdir "$OLD" "$NEW"
+	start_over "$1" "$OLD" "$NEW"
+	mkdir -p "$MNT/plain"
+	rm -f "$other"
+	"$CLIENTS/pattern" 1 64K >"$file"
+	control flush /
+	stop_fs
+	start_over "$1" "$NEW"
+	"$CLIENTS/pattern" 2 64K >"$WORK/source"
+	touch -d 2001-01-01 "$WORK/source"
+	cp -p "$WORK/source" "$file"
+	control flush /
+	stop_fs
+}
+
+for options in "" ",shared=false"; do
+	write_older_mtime "$options"
+	start_over "$options" "$OLD" "$NEW"
+	[[ -z $options ]] || wait_until 10 "the older one goes" has_not "$OLD" file
+	expect_newer
+	assert_eq 978307200 "$(stat -c %Y "$file")" mtime
+	[[ $(cat "$NEW/plain/plain/file" | cksum) == $("$CLIENTS/pattern" 2 64K | cksum) ]] || fail "lost in L2"
+	stop_fs
+	start_over "$options" "$NEW" "$OLD"
+	expect_newer
+	stop_fs
+done

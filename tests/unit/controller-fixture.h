@@ -30,7 +30,8 @@ env_on_admitted(KvcL1ManagerListener *l, KvcL1Object *object)
 	if (object->key->space == KVC_SPACE_CHUNK)
 		kvc_key_index_add(index, object->key, KVC_TIER_L1, object->bytes, object->mtime_ns);
 	else
-		kvc_key_index_replace_with(index, object->key, object->bytes, &attributes);
+		object->version_ns =
+			kvc_key_index_replace_with(index, object->key, object->bytes, &attributes);
 }
 
 static inline void

@@ -172,6 +172,7 @@ fake_run_lookup(FakeAdapter *fake, FakeTask *task)
 		kvc_bitmap_set(task->bits, i);
 		task->info[i].bytes = g_bytes_get_size(object->data);
 		task->info[i].mtime_ns = object->mtime_ns;
+		task->info[i].version_ns = object->attributes.version_ns;
 	}
 }
 

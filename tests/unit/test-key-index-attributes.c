@@ -6,6 +6,7 @@
 #include "engine/lock.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <string.h>
@@ -171,12 +172,18 @@ test_access_moves_atime_only(void **state)
 /* ---- Which of two versions is believed ----------------------------------------------------- */
 
 #define T INT64_C(1700000000123456789)
-#define SECOND INT64_C(1000000000)
 
 static uint32_t
-tell(Fixture *f, KvcObjectKey *key, uint32_t tier, int64_t mtime_ns, uint64_t bytes, uint32_t mode)
+tell(Fixture *f,
+     KvcObjectKey *key,
+     uint32_t tier,
+     int64_t version_ns,
+     uint64_t bytes,
+     uint32_t mode)
 {
-	KvcObjectAttributes attributes = {.mtime_ns = mtime_ns, .mode = mode};
+	/* What users set must not matter: the newer, the older. */
+	KvcObjectAttributes attributes = {
+		.mtime_ns = 2 * T - version_ns, .mode = mode, .version_ns = version_ns};
 	return kvc_key_index_add_with(f->index, key, tier, bytes, &attributes);
 }
 
@@ -186,6 +193,15 @@ info_of(Fixture *f, KvcObjectKey *key)
 	KvcObjectInfo info;
 	assert_int_equal(kvc_key_index_get(f->index, key, &info), 0);
 	return info;
+}
+
+static int64_t
+version_of(Fixture *f, KvcObjectKey *key)
+{
+	KvcObjectAttributes attributes;
+	assert_int_equal(kvc_key_index_get_attributes(f->index, key, &attributes), 0);
+	kvc_xattrs_unref(attributes.xattrs);
+	return attributes.version_ns;
 }
 
 static void
@@ -198,6 +214,7 @@ test_an_older_version_is_hidden(void **state)
 	assert_int_equal(info.tiers, A);
 	assert_int_equal(info.bytes, 100);
 	assert_int_equal(info.mtime_ns, T);
+	assert_int_equal(version_of(f, f->plain), T);
 	assert_int_equal(kvc_key_index_hidden_from(f->index, f->plain), B);
 	/* Nor is it believed the second time. */
 	assert_int_equal(tell(f, f->plain, B, T - 1, 50, 0), 0);
@@ -218,6 +235,7 @@ test_a_newer_version_hides_what_was_known(void **state)
 	assert_int_equal(info.bytes, 100);
 	assert_int_equal(info.mtime_ns, T);
 	assert_int_equal(info.mode, S_IFREG | 0640);
+	assert_int_equal(version_of(f, f->plain), T);
 	assert_int_not_equal(info.version, version);
 	assert_int_equal(kvc_key_index_hidden_from(f->index, f->plain), A);
 }
@@ -238,28 +256,92 @@ test_versions_that_cannot_be_told_apart_are_one(void **state)
 	assert_both_believed(f, f->plain, T, T);
 	assert_both_believed(f, f->plain, T, 0);
 	assert_both_believed(f, f->plain, 0, T);
-	/* A store that keeps seconds, or microseconds. */
-	assert_both_believed(f, f->plain, T, T - T % SECOND);
-	assert_both_believed(f, f->plain, T - T % SECOND, T);
-	assert_both_believed(f, f->plain, T, T - T % 1000);
-	assert_int_equal(tell(f, f->plain, A, T, 100, 0), 0);
-	assert_int_equal(tell(f, f->plain, B, T - T % SECOND - SECOND, 100, 0), B);
+	assert_both_believed(f, f->plain, 0, 0);
 	/* All chunks of one hash are the same. */
-	assert_both_believed(f, f->key, T, T - SECOND);
+	assert_both_believed(f, f->key, T, T - 1);
 }
 
-/* A time that somebody has set here says nothing about what an adapter has. */
+/* Of an adapter that does not know its version nothing is hidden, whatever the others know. */
 static void
-test_a_time_of_this_run_is_not_compared(void **state)
+test_an_unknown_version_is_not_hidden(void **state)
 {
 	Fixture *f = *state;
-	KvcObjectAttributes attributes = {.mtime_ns = T};
-	tell(f, f->plain, A, T - SECOND, 100, 0);
-	assert_int_equal(
-		kvc_key_index_set_attributes(f->index, f->plain, &attributes, KVC_ATTRIBUTE_MTIME),
-		0);
-	assert_int_equal(tell(f, f->plain, B, T - SECOND, 100, 0), 0);
+	const uint32_t C = 1u << 2;
+	for (unsigned is_first = 0; is_first < 2; is_first++) {
+		assert_int_equal(tell(f, f->plain, is_first ? A : B, is_first ? 0 : T - 1, 100, 0),
+				 0);
+		assert_int_equal(tell(f, f->plain, is_first ? B : A, is_first ? T - 1 : 0, 100, 0),
+				 0);
+		assert_int_equal(tell(f, f->plain, C, T, 100, 0), B);
+		assert_int_equal(info_of(f, f->plain).tiers, A | C);
+		assert_int_equal(kvc_key_index_hidden_from(f->index, f->plain), B);
+		kvc_key_index_unhide(f->index, f->plain, B, 0);
+		kvc_key_index_remove(f->index, f->plain, A | C);
+	}
+	/* A tier that tells something else of itself: what it told before is not known any more. */
+	tell(f, f->plain, A, T, 100, 0);
+	tell(f, f->plain, A, 0, 100, 0);
+	assert_int_equal(tell(f, f->plain, B, T - 1, 100, 0), 0);
 	assert_int_equal(info_of(f, f->plain).tiers, A | B);
+}
+
+static int64_t
+commit(Fixture *f)
+{
+	const KvcObjectAttributes attributes = {.mtime_ns = 5, .version_ns = 7};
+	return kvc_key_index_replace_with(f->index, f->plain, 100, &attributes);
+}
+
+static void
+test_a_commit_is_newer_than_what_was_known(void **state)
+{
+	Fixture *f = *state;
+	int64_t before = kvc_wall_ns();
+	int64_t first = commit(f);
+	assert_true(first >= before && first <= kvc_wall_ns());
+	assert_true(commit(f) > first);
+	kvc_key_index_remove(f->index, f->plain, L1);
+	/* The clock was ahead once, or of another host. */
+	int64_t ahead = kvc_wall_ns() + 1000 * KVC_SEC_NS;
+	tell(f, f->plain, A, ahead, 100, 0);
+	assert_int_equal(commit(f), ahead + 1);
+	assert_int_equal(version_of(f, f->plain), ahead + 1);
+	kvc_key_index_remove(f->index, f->plain, L1);
+	kvc_key_index_unhide(f->index, f->plain, A, 0);
+	tell(f, f->plain, A, INT64_MAX, 100, 0);
+	assert_int_equal(commit(f), INT64_MAX);
+}
+
+/* What is set here says nothing about which version an adapter has. */
+static void
+test_the_version_stays(void **state)
+{
+	Fixture *f = *state;
+	KvcObjectAttributes attributes = {.mtime_ns = 3 * T, .mode = 0600, .version_ns = 3 * T};
+	tell(f, f->plain, A, T, 100, 0);
+	assert_int_equal(kvc_key_index_set_attributes(f->index, f->plain, &attributes, UINT_MAX),
+			 0);
+	assert_int_equal(kvc_key_index_set_xattr(f->index, f->plain, "user.x", "1", 1, 0), 0);
+	tell(f, f->plain, L1, 0, 100, 0);
+	assert_int_equal(version_of(f, f->plain), T);
+	assert_int_equal(tell(f, f->plain, B, T - 1, 100, 0), B);
+	assert_int_equal(info_of(f, f->plain).tiers, A | L1);
+}
+
+/* But what others tell of the new name is not compared with what was told of the former one. */
+static void
+test_a_rename_keeps_the_version(void **state)
+{
+	Fixture *f = *state;
+	g_autoptr(KvcObjectKey) new_key =
+		kvc_object_key_new(f->plain->scope, KVC_SPACE_PLAIN, "new", 3, NULL);
+	tell(f, f->plain, A, T, 100, 0);
+	kvc_key_index_rename(f->index, f->plain, new_key, false, A, A);
+	kvc_key_index_end_rename_from(f->index, f->plain, A, false);
+	kvc_key_index_end_rename_to(f->index, new_key, A, KVC_RENAME_PRESENT, false);
+	assert_int_equal(version_of(f, new_key), T);
+	assert_int_equal(tell(f, new_key, B, T + 1, 100, 0), 0);
+	assert_int_equal(info_of(f, new_key).tiers, A | B);
 }
 
 int
@@ -275,7 +357,10 @@ main(void)
 		TEST(test_an_older_version_is_hidden),
 		TEST(test_a_newer_version_hides_what_was_known),
 		TEST(test_versions_that_cannot_be_told_apart_are_one),
-		TEST(test_a_time_of_this_run_is_not_compared),
+		TEST(test_an_unknown_version_is_not_hidden),
+		TEST(test_a_commit_is_newer_than_what_was_known),
+		TEST(test_the_version_stays),
+		TEST(test_a_rename_keeps_the_version),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -182,6 +182,93 @@ test_a_key_deleted_while_it_is_loading_does_not_return(void **state)
 	bench_free(&b);
 }
 
+/* ---- Versions ----------------------------------------------------------------------------------
+ */
+
+static KvcObjectKey *
+plain_new(void)
+{
+	g_autoptr(KvcKeyScope) directory = kvc_key_scope_new_plain("directory", NULL);
+	return kvc_object_key_new(directory, KVC_SPACE_PLAIN, "file", 4, NULL);
+}
+
+static void
+put_version(Bench *b, size_t adapter, KvcObjectKey *key, size_t bytes, int64_t version_ns)
+{
+	g_autoptr(GBytes) data = bytes_of(key, bytes, 0);
+	fake_put(b->env->fakes[adapter], key, data);
+	fake_object(b->env->fakes[adapter], key)->attributes.version_ns = version_ns;
+}
+
+#define LOADER kvc_lock_owner("load", 0)
+
+/* KEY is in L1, as a load of BYTES leaves it, and read-locked. */
+static KvcL1Object *
+put_loaded(Bench *b, KvcObjectKey *key, uint64_t bytes)
+{
+	KvcL1Manager *l1 = b->env->context.l1;
+	KvcL1Object *object, *locked;
+	KvcL1Write write = {.key = key, .bytes = bytes, .is_sized = true};
+	assert_int_equal(kvc_l1_manager_reserve_writes(l1, &write, 1, KVC_RESERVE_ALL, LOADER), 1);
+	object = write.object;
+	kvc_l1_manager_set_may_admit(l1, NULL, NULL); /* it is none of the controller's */
+	assert_int_equal(kvc_l1_manager_finish_write_and_reserve_read(l1, object, 1, &locked),
+			 KVC_L1_SUCCESS);
+	return locked;
+}
+
+static bool
+is_in_l1(Bench *b, KvcObjectKey *key)
+{
+	KvcResidency residency;
+	kvc_l1_manager_get_residency(b->env->context.l1, key, &residency);
+	return residency.is_resident;
+}
+
+/* It was loaded and is open when another adapter tells of a newer one. */
+static void
+test_an_older_version_in_l1_goes(void **state)
+{
+	Bench b = bench_new(2, &first, 8);
+	g_autoptr(KvcObjectKey) key = plain_new();
+	FakeAdapter *fake = b.env->fakes[1];
+	Call call = {0};
+	put_version(&b, 0, key, 100, 1000);
+	put_version(&b, 1, key, 200, 2000);
+	fake->hold[FAKE_LOOKUP] = true;
+	submit_with(&b, &call, 1,
+		    (KvcPrefetchParams){.keys = &key, .flags = KVC_PREFETCH_LOOKUP_ONLY});
+	wait_until(env_tiers(b.env, key) == 1);
+	KvcL1Object *open = put_loaded(&b, key, 100);
+	assert_int_equal(env_tiers(b.env, key), KVC_TIER_L1 | 1);
+	fake_release(fake, FAKE_LOOKUP);
+	assert_int_equal(answer(&b, &call), 1);
+	assert_int_equal(env_tiers(b.env, key), 2);
+	assert_false(is_in_l1(&b, key));
+	assert_int_equal(env_stat(b.env, older_versions), 1);
+	kvc_l1_manager_finish_read_for(b.env->context.l1, open, 1, LOADER);
+	drop(&call);
+	bench_free(&b);
+}
+
+/* What was committed since is not what was older. */
+static void
+test_a_commit_in_l1_stays(void **state)
+{
+	Bench b = bench_new(1, &first, 8);
+	g_autoptr(KvcObjectKey) key = plain_new();
+	const KvcControllerContext *context = &b.env->context;
+	env_write(b.env, key, 100, 0, KVC_FINISH_REPLACE);
+	kvc_controller_context_note_older(context, key, KVC_TIER_L1 | 1);
+	assert_true(is_in_l1(&b, key));
+	kvc_key_index_remove(context->index, key, KVC_TIER_L1);
+	kvc_controller_context_note_older(context, key, 1);
+	assert_true(is_in_l1(&b, key));
+	kvc_controller_context_note_older(context, key, KVC_TIER_L1 | 1);
+	assert_false(is_in_l1(&b, key));
+	bench_free(&b);
+}
+
 /* ---- Rude adapters -----------------------------------------------------------------------------
  */
 static void
@@ -207,6 +294,8 @@ main(void)
 		cmocka_unit_test(test_a_lookup_knows_the_size_of_what_was_stored_before),
 		cmocka_unit_test(test_a_key_that_is_being_deleted_is_not_found),
 		cmocka_unit_test(test_a_key_deleted_while_it_is_loading_does_not_return),
+		cmocka_unit_test(test_an_older_version_in_l1_goes),
+		cmocka_unit_test(test_a_commit_in_l1_stays),
 		cmocka_unit_test(test_a_lookup_that_the_adapter_forgot_has_found_nothing),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

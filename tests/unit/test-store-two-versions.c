@@ -18,12 +18,14 @@ two_versions(Dir *dir, bool has_new)
 	for (unsigned a = 0; a < 2; a++) {
 		g_autoptr(GBytes) data = bytes_of(t.old_key, 100, a + 1);
 		fake_put(t.b.env->fakes[a], t.old_key, data);
-		kvc_key_index_add(index, t.old_key, 1u << a, 100, 1001 + a);
+		const KvcObjectAttributes told = {.mtime_ns = 1002 - a, .version_ns = 1001 + a};
+		kvc_key_index_add_with(index, t.old_key, 1u << a, 100, &told);
 	}
 	if (has_new) {
 		g_autoptr(GBytes) data = bytes_of(t.new_key, 100, 0);
 		fake_put(t.b.env->fakes[0], t.new_key, data);
-		kvc_key_index_add(index, t.new_key, 1, 100, 1001);
+		const KvcObjectAttributes told = {.mtime_ns = 1001, .version_ns = 1001};
+		kvc_key_index_add_with(index, t.new_key, 1, 100, &told);
 	}
 	kvc_store_controller_start(t.b.store);
 	return t;
