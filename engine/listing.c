@@ -4,58 +4,19 @@
  * Every adapter that can list is listed into the index, in a thread of its own, once.
  *
  * Killed between two stores of one version we leave adapters with different ones. The index shows
- * the newest, by the stamps of their commits, and hides the others. At the end of the listing they
- * are deleted, but not from a shared store: its other users have clocks of their own, and see to it
- * themselves.
+ * the newest, by the stamps of their commits, and hides the others. They are not deleted for it: an
+ * adapter that was away during a rename has a later stamp under that name than what was renamed.
  */
 
 #include "engine/adapter-call.h"
 #include "engine/storage-manager-private.h"
-#include "engine/store-controller.h"
 
 #include <errno.h>
 
 #define PAGE 256
 
-typedef struct Older {
-	KvcObjectKey *key; /* owned */
-	uint32_t adapters;
-} Older;
-
-static void
-older_clear(void *data)
-{
-	kvc_object_key_unref(((Older *)data)->key);
-}
-
-static void
-note_older(KvcStorageManager *sm, GArray *all, KvcObjectKey *key, uint32_t tiers)
-{
-	Older older = {kvc_object_key_ref(key), tiers & ~KVC_TIER_L1};
-	g_array_append_val(all, older);
-	kvc_controller_context_note_older(&sm->context, key, tiers);
-}
-
-static void
-delete_older(KvcStorageManager *sm, const Older *older)
-{
-	KvcControllerContext *context = &sm->context;
-	kvc_rwlock_lock_shared(&sm->adapters_lock);
-	uint32_t adapters = older->adapters & kvc_controller_context_active(context) &
-			    kvc_key_index_hidden_from(context->index, older->key);
-	for (uint32_t bits = adapters; bits; bits &= bits - 1)
-		if (context->adapters[__builtin_ctz(bits)].is_shared)
-			adapters &= ~(bits & -bits);
-	if (adapters) {
-		uint64_t id = kvc_storage_manager_add_deletion(sm, older->key, adapters);
-		kvc_key_index_hide_from(context->index, older->key, adapters, id);
-		kvc_store_controller_submit_delete(sm->store, older->key, adapters, id);
-	}
-	kvc_rwlock_unlock(&sm->adapters_lock);
-}
-
 static ssize_t
-list_page(KvcListing *listing, char **cursor, GArray *all_older)
+list_page(KvcListing *listing, char **cursor)
 {
 	KvcControllerContext *context = &listing->sm->context;
 	KvcAdapterSlot *slot = &context->adapters[listing->adapter];
@@ -67,7 +28,7 @@ list_page(KvcListing *listing, char **cursor, GArray *all_older)
 							1u << listing->adapter,
 							entries[i].info.bytes, &attributes);
 		if (older)
-			note_older(listing->sm, all_older, entries[i].key, older);
+			kvc_controller_context_note_older(context, entries[i].key, older);
 		kvc_xattrs_unref(entries[i].info.xattrs);
 		kvc_object_key_unref(entries[i].key);
 	}
@@ -79,13 +40,11 @@ listing_thread(void *data)
 {
 	KvcListing *listing = data;
 	KvcStorageManager *sm = listing->sm;
-	g_autoptr(GArray) older = g_array_new(FALSE, FALSE, sizeof(Older));
 	char *cursor = NULL;
 	ssize_t n;
-	g_array_set_clear_func(older, older_clear);
 	pthread_setname_np(pthread_self(), "kvc-list");
 	do {
-		n = list_page(listing, &cursor, older);
+		n = list_page(listing, &cursor);
 		if (n > 0) {
 			__atomic_fetch_add(&listing->count, (uint64_t)n, __ATOMIC_RELAXED);
 			kvc_stats_add(&sm->stats, listed_keys, (uint64_t)n);
@@ -100,8 +59,6 @@ listing_thread(void *data)
 	}
 	__atomic_store_n(&sm->context.adapters[listing->adapter].is_listing, false,
 			 __ATOMIC_RELEASE);
-	for (guint i = 0; i < older->len; i++)
-		delete_older(sm, &g_array_index(older, Older, i));
 	kvc_mutex_lock(&sm->lock);
 	__atomic_store_n(&listing->error, n < 0 ? (int)n : 0, __ATOMIC_RELAXED);
 	listing->is_done = true;
