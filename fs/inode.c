@@ -146,6 +146,7 @@ leave_tables_locked(KvcfsInode *inode)
 							  : NULL;
 	if (table && inode->key && g_hash_table_lookup(table, inode->key) == inode)
 		g_hash_table_remove(table, inode->key);
+	g_hash_table_remove(fs->renounced, inode);
 	if (inode->kind == KVCFS_KEYS)
 		kvcfs_chain_forget_keys_inode_locked(inode->parent, inode);
 	if (inode->chain)
@@ -254,9 +255,36 @@ kvcfs_object_inode_renounce(KvcfsInode *inode)
 {
 	Kvcfs *fs = inode->fs;
 	pthread_mutex_lock(&fs->names);
-	if (inode->key && g_hash_table_lookup(fs->objects, inode->key) == inode)
+	if (inode->key && g_hash_table_lookup(fs->objects, inode->key) == inode) {
 		g_hash_table_remove(fs->objects, inode->key);
+		g_hash_table_add(fs->renounced, inode);
+	}
 	pthread_mutex_unlock(&fs->names);
+}
+
+void
+kvcfs_object_moved_locked(Kvcfs *fs, KvcObjectKey *key, KvcObjectKey *new_key)
+{
+	KvcfsInode *inode = g_hash_table_lookup(fs->objects, key);
+	if (inode) {
+		g_hash_table_remove(fs->objects, key);
+		inode->is_unlinked = !new_key;
+	}
+	if (inode && new_key) {
+		kvcfs_inode_set_key_locked(inode, new_key);
+		g_hash_table_insert(fs->objects, inode->key, inode);
+	}
+	GHashTableIter iter;
+	g_hash_table_iter_init(&iter, fs->renounced);
+	while (g_hash_table_iter_next(&iter, (void **)&inode, NULL)) {
+		if (!kvc_object_key_equal(inode->key, key))
+			continue;
+		inode->is_unlinked = !new_key;
+		if (new_key)
+			kvcfs_inode_set_key_locked(inode, new_key);
+		else
+			g_hash_table_iter_remove(&iter);
+	}
 }
 
 bool

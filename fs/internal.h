@@ -226,22 +226,23 @@ struct Kvcfs {
 	/* Protected by names. */
 	KvcfsInode *root;
 	KvcfsInode *control_root;
-	KvcfsInode *inodes;	  /* all there are */
-	GHashTable *handles;	  /* all there are (a set) */
-	GPtrArray *controls;	  /* the inodes of the control files, by index */
-	GHashTable *dirs;	  /* scope -> RANK or DIR inode (not owned) */
-	GHashTable *objects;	  /* key -> OBJECT inode (not owned) */
-	GHashTable *prefixes;	  /* key -> PREFIX inode (not owned) */
-	GHashTable *closing;	  /* set of KvcfsStaging: flushed, RELEASE or commit to come */
-	GHashTable *writing;	  /* key -> GPtrArray of stagings' inodes (not owned) */
-	GHashTable *guesses;	  /* set of KvcfsStaging: those with a guess (reservation.c) */
-	uint64_t guessed_bytes;	  /* of those, and of requests about to make one */
-	uint64_t returned_bytes;  /* of these: not charged any more */
-	guint published_limit;	  /* beyond this size it is looked through for old ones */
-	GHashTable *published;	  /* key -> when a plain file was; commit-wait.c's */
-	GHashTable *redirects;	  /* thread -> redirect.c's */
-	bool is_sweep_armed;	  /* a timer will look at the redirects */
-	GPtrArray *held_dirs;	  /* of KvcfsHandle: opendirs whose loads have not begun */
+	KvcfsInode *inodes;	 /* all there are */
+	GHashTable *handles;	 /* all there are (a set) */
+	GPtrArray *controls;	 /* the inodes of the control files, by index */
+	GHashTable *dirs;	 /* scope -> RANK or DIR inode (not owned) */
+	GHashTable *objects;	 /* key -> OBJECT inode (not owned) */
+	GHashTable *renounced;	 /* set of OBJECT inodes that the kernel may have, not in objects */
+	GHashTable *prefixes;	 /* key -> PREFIX inode (not owned) */
+	GHashTable *closing;	 /* set of KvcfsStaging: flushed, RELEASE or commit to come */
+	GHashTable *writing;	 /* key -> GPtrArray of stagings' inodes (not owned) */
+	GHashTable *guesses;	 /* set of KvcfsStaging: those with a guess (reservation.c) */
+	uint64_t guessed_bytes;	 /* of those, and of requests about to make one */
+	uint64_t returned_bytes; /* of these: not charged any more */
+	guint published_limit;	 /* beyond this size it is looked through for old ones */
+	GHashTable *published;	 /* key -> when a plain file was; commit-wait.c's */
+	GHashTable *redirects;	 /* thread -> redirect.c's */
+	bool is_sweep_armed;	 /* a timer will look at the redirects */
+	GPtrArray *held_dirs;	 /* of KvcfsHandle: opendirs whose loads have not begun */
 	GPtrArray *open_prefixes; /* of KvcfsHandle: all open prefix directories */
 	bool is_save_armed;	  /* a timer will save the changed chains */
 	uint64_t scopes_seen;	  /* scopes_version of the last sync */
@@ -286,6 +287,8 @@ void kvcfs_inodes_free_all(Kvcfs *fs);
 KvcfsInode *kvcfs_object_inode_locked(Kvcfs *fs, KvcObjectKey *key);
 /* From now on the object of INODE has another inode, made when it is next looked up. */
 void kvcfs_object_inode_renounce(KvcfsInode *inode);
+/* KEY is called NEW_KEY now, or is gone (NULL): with all inodes of it. */
+void kvcfs_object_moved_locked(Kvcfs *fs, KvcObjectKey *key, KvcObjectKey *new_key);
 /* Its key, as of now; alive as long as INODE is. Takes names. */
 KvcObjectKey *kvcfs_inode_get_key(KvcfsInode *inode);
 /* A rename: the new key or name; the old one stays alive. RETIRE frees DATA with the inode. */

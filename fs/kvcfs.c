@@ -39,6 +39,7 @@ make_tables(Kvcfs *fs)
 {
 	fs->dirs = g_hash_table_new(NULL, NULL);
 	fs->objects = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
+	fs->renounced = g_hash_table_new(NULL, NULL);
 	fs->prefixes = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fs->closing = g_hash_table_new(NULL, NULL);
 	fs->guesses = g_hash_table_new(NULL, NULL);
@@ -95,6 +96,7 @@ free_parts(Kvcfs *fs)
 	g_hash_table_unref(fs->handles);
 	g_hash_table_unref(fs->dirs);
 	g_hash_table_unref(fs->objects);
+	g_hash_table_unref(fs->renounced);
 	g_hash_table_unref(fs->prefixes);
 	g_hash_table_unref(fs->closing);
 	g_hash_table_unref(fs->writing);

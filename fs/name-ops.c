@@ -473,11 +473,8 @@ unlink_object(KvcfsInode *dir, const char *name, pid_t tid)
 	kvcfs_notifier_set_own(key);
 	int rc = kvc_storage_manager_delete(fs->sm, key);
 	kvcfs_notifier_set_own(NULL);
-	KvcfsInode *inode = rc == 0 ? g_hash_table_lookup(fs->objects, key) : NULL;
-	if (inode) {
-		g_hash_table_remove(fs->objects, key);
-		inode->is_unlinked = true;
-	}
+	if (rc == 0)
+		kvcfs_object_moved_locked(fs, key, NULL);
 	if (rc == 0)
 		kvcfs_staging_object_removed_locked(fs, key);
 	bool had_own_file = kvcfs_own_file_unlink_locked(fs, key, &caller);

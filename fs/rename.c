@@ -28,20 +28,11 @@ kvcfs_move_key_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key, u
 	kvcfs_notifier_set_own(NULL);
 	if (rc < 0)
 		return rc;
-	KvcfsInode *target = g_hash_table_lookup(fs->objects, new_key);
-	if (target) {
-		g_hash_table_remove(fs->objects, new_key);
-		target->is_unlinked = true;
-	}
+	kvcfs_object_moved_locked(fs, new_key, NULL);
 	kvcfs_note_published_locked(fs, new_key);
 	kvcfs_staging_object_removed_locked(fs, new_key);
 	kvcfs_staging_object_moved_locked(fs, old_key, new_key);
-	KvcfsInode *inode = g_hash_table_lookup(fs->objects, old_key);
-	if (inode) {
-		g_hash_table_remove(fs->objects, old_key);
-		kvcfs_inode_set_key_locked(inode, new_key);
-		g_hash_table_insert(fs->objects, inode->key, inode);
-	}
+	kvcfs_object_moved_locked(fs, old_key, new_key);
 	return 0;
 }
 

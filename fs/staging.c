@@ -555,9 +555,13 @@ kvcfs_staging_commit(KvcfsInode *inode)
 	bool is_known = kvc_storage_manager_stat(fs->sm, st->target, NULL) == 0;
 	/* The last one of a plain file wins, the first one of a hash. */
 	bool is_newest = is_object && st->target->space == KVC_SPACE_PLAIN;
-	if (is_known && !inode->is_unlinked &&
-	    (is_newest || !g_hash_table_contains(fs->objects, st->target)))
+	KvcfsInode *old = g_hash_table_lookup(fs->objects, st->target);
+	if (is_known && !inode->is_unlinked && (is_newest || !old)) {
+		/* The kernel may have it under the name for as long as it was told. */
+		if (old && old != inode)
+			g_hash_table_add(fs->renounced, old);
 		g_hash_table_replace(fs->objects, inode->key, inode);
+	}
 	if (is_newest)
 		kvcfs_note_published_locked(fs, st->target);
 	pthread_mutex_unlock(&fs->names);
