@@ -441,7 +441,8 @@ kvc_l1_object_unmap_all(KvcMemoryObj *mapped, size_t n)
 			run.mapped_bytes += mapped[end].mapped_bytes;
 		kvc_l1_object_unmap(&run);
 	}
-	memset(mapped, 0, n * sizeof(*mapped));
+	if (n > 0)
+		memset(mapped, 0, n * sizeof(*mapped));
 }
 
 static int64_t
