@@ -57,8 +57,4 @@ void kvc_listing_start(KvcStorageManager *sm, size_t i);
 /* Waits until it has ended, early: 0, or -ETIMEDOUT. DEADLINE_NS 0: none. */
 int kvc_listing_stop(KvcStorageManager *sm, size_t i, int64_t deadline_ns);
 
-/* A deletion of KEY from ADAPTERS (bits) is in the log, if there is one. Returns its id. */
-uint64_t
-kvc_storage_manager_add_deletion(KvcStorageManager *sm, KvcObjectKey *key, uint32_t adapters);
-
 #endif

@@ -406,8 +406,9 @@ kvc_storage_manager_list_scopes(KvcStorageManager *sm)
 	return kvc_key_index_list_scopes(sm->context.index);
 }
 
-uint64_t
-kvc_storage_manager_add_deletion(KvcStorageManager *sm, KvcObjectKey *key, uint32_t adapters)
+/* Returns its id. */
+static uint64_t
+add_deletion(KvcStorageManager *sm, KvcObjectKey *key, uint32_t adapters)
 {
 	if (sm->context.deletions)
 		return kvc_deletion_log_add(sm->context.deletions, key, adapters);
@@ -426,7 +427,7 @@ delete_in_set(KvcStorageManager *sm, KvcObjectKey *key)
 	if (kvc_key_index_get(sm->context.index, key, NULL) < 0)
 		return -ENOENT;
 	/* First: what confirms an older deletion must not unhide the key after we hid it. */
-	uint64_t id = kvc_storage_manager_add_deletion(sm, key, present);
+	uint64_t id = add_deletion(sm, key, present);
 	kvc_key_index_hide(sm->context.index, key, present, id);
 	kvc_l1_manager_delete(sm->context.l1, key, true);
 	kvc_l1_manager_set_pinned(sm->context.l1, key, false);

@@ -25,8 +25,8 @@ start_over() {
 	start_bare "${adapters[@]}"
 }
 
-# make_versions OPTIONS: version 1 is in both, 2 in NEW only.
-make_versions() {
+# make_first OPTIONS: version 1 is in both.
+make_first() {
 	rm -rf "$OLD" "$NEW"
 	mkdir "$OLD" "$NEW"
 	start_over "$1" "$OLD" "$NEW"
@@ -34,6 +34,11 @@ make_versions() {
 	rm -f "$other"
 	"$CLIENTS/pattern" 1 64K >"$file"
 	control flush /
+}
+
+# make_versions OPTIONS: version 1 is in both, 2 in NEW only.
+make_versions() {
+	make_first "$1"
 	kill_fs
 	start_over "$1" "$NEW"
 	"$CLIENTS/pattern" 2 64K >"$file"
@@ -89,13 +94,7 @@ done
 
 # write_older_mtime OPTIONS: version 2, in NEW only, has an older mtime than version 1, as cp -p, tar and rsync -a leave it.
 write_older_mtime() {
-	rm -rf "$OLD" "$NEW"
-	mkdir "$OLD" "$NEW"
-	start_over "$1" "$OLD" "$NEW"
-	mkdir -p "$MNT/plain"
-	rm -f "$other"
-	"$CLIENTS/pattern" 1 64K >"$file"
-	control flush /
+	make_first "$1"
 	stop_fs
 	start_over "$1" "$NEW"
 	"$CLIENTS/pattern" 2 64K >"$WORK/source"
