@@ -300,7 +300,7 @@ client_said() {
 
 # client_hear NAME LINE [SECONDS]: waits until the client has printed the line.
 client_hear() {
-	local end=$((SECONDS + ${3:-20}))
+	local end=$((SECONDS + ${3:-60}))
 	until client_said "$1" "$2"; do
 		((SECONDS < end)) || fail "client $1 never printed \"$2\", but: $(cat "$WORK/$1.out")"
 		sleep 0.02

@@ -11,8 +11,8 @@
 L1_SIZE=64M
 other=$MNT/$MODEL/@02000200
 
-# Two writers at once fill half of L1 after 16 objects of 2 MB; from then on a store, 50 ms, frees one close.
-start_bare --l2-adapter type=mock,max_size_gb=1,mock_bandwidth_gb=0.04
+# Two writers at once fill half of L1 after 16 objects of 2 MB; from then on a store, 100 ms, frees one close.
+start_bare --l2-adapter type=mock,max_size_gb=1,mock_bandwidth_gb=0.02
 mkdir -p "$RANK" "$other"
 "$CLIENTS/close-open-race" -k -s 2M "$other" 24 0 >"$WORK/other.out" &
 pid=$!
