@@ -228,6 +228,7 @@ detach(KvcStoreController *c, uint32_t adapters)
 			leave_record(c, records->pdata[i], a);
 		for (GList *link = c->renames.head; link; link = link->next)
 			kvc_store_rename_leave(c, link->data, a);
+		kvc_store_left_leave(c, a);
 		c->lanes[a].is_reached = true; /* others may have what it could not */
 	}
 }

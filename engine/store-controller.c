@@ -244,6 +244,7 @@ handle_message(KvcStoreController *c, KvcStoreMessage *message)
 		break;
 	case KVC_STORE_MESSAGE_DELETE:
 		kvc_store_logged_note_sources(c, message->key);
+		kvc_store_left_delete(c, message->key);
 		kvc_store_record_delete(c, message->key, message->adapters, message->delete_id);
 		break;
 	case KVC_STORE_MESSAGE_FLUSH:
@@ -409,6 +410,7 @@ kvc_store_controller_new(const KvcControllerContext *context,
 	kvc_cond_init(&c->idle);
 	kvc_cond_init(&c->handled);
 	c->records = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
+	c->left = kvc_store_left_new();
 	for (size_t a = 0; a < KVC_MAX_ADAPTERS; a++)
 		c->lanes[a].given_up = kvc_store_key_set_new();
 	c->wanted = c->targets = kvc_controller_context_active(context);
@@ -479,6 +481,7 @@ kvc_store_controller_free(KvcStoreController *c)
 {
 	kvc_store_controller_stop(c);
 	g_hash_table_unref(c->records);
+	g_hash_table_unref(c->left);
 	for (size_t a = 0; a < KVC_MAX_ADAPTERS; a++)
 		g_hash_table_unref(c->lanes[a].given_up);
 	for (size_t a = 0; a < c->n_adapters; a++)

@@ -7,7 +7,8 @@
  * store-record.c the order of what happens to one key, store-rename.c what links two of them,
  * store-task.c batches and their completion, store-attributes.c changes of attributes,
  * store-deleter.c the threads in which adapters delete, rename and set attributes, store-logged.c
- * confirmed deletions, store-given-up.c what could not be stored.
+ * confirmed deletions, store-given-up.c what could not be stored, store-left-behind.c what that
+ * left under an old name.
  */
 
 #include "engine/lock.h"
@@ -224,7 +225,7 @@ struct KvcStoreController {
 	uint32_t targets;	   /* of the wanted ones: new stores may go there */
 	pthread_cond_t adapters_changed;
 
-	unsigned n_renames; /* Atomic: posted, and not over */
+	unsigned n_renames; /* Atomic: posted, and not over; or an old name is left of it */
 
 	/* Owned by the controller thread. */
 	uint64_t n_taken;		  /* messages */
@@ -235,6 +236,7 @@ struct KvcStoreController {
 	int adapter_fds[KVC_MAX_ADAPTERS];
 	GHashTable *records;
 	KvcStoreLane lanes[KVC_MAX_ADAPTERS];
+	GHashTable *left; /* old names that stayed in L2, by the new one: store-left-behind.c */
 	GQueue unsettled; /* records whose object had gone: the message that says why is on its way
 			   */
 	GQueue backoff[KVC_STORE_BACKOFFS];
@@ -342,6 +344,20 @@ void kvc_store_try_unblocked(KvcStoreController *c, KvcStoreRecord *r);
 void kvc_store_try_reached(KvcStoreController *c);
 /* Tries one of them now and then: nobody else may ask an adapter that nobody needs. */
 void kvc_store_probe(KvcStoreController *c, int64_t now_ns);
+
+/* store-left-behind.c */
+GHashTable *kvc_store_left_new(void);
+/* What ADAPTERS have as OLD_KEY stays, since nothing could be stored as NEW_KEY. */
+void kvc_store_left_add(KvcStoreController *c,
+			KvcObjectKey *new_key,
+			KvcObjectKey *old_key,
+			uint32_t adapters);
+/* NEW_KEY was stored, deleted or replaced: its old names are deleted. */
+void kvc_store_left_delete(KvcStoreController *c, const KvcObjectKey *new_key);
+/* KEY was renamed to NEW_KEY, and with it what its old names are for. */
+void kvc_store_left_rename(KvcStoreController *c, const KvcObjectKey *key, KvcObjectKey *new_key);
+/* ADAPTER goes. */
+void kvc_store_left_leave(KvcStoreController *c, size_t adapter);
 
 /* store-rename.c */
 void kvc_store_rename_submit(KvcStoreController *c, const KvcStoreMessage *message);

@@ -321,6 +321,8 @@ end_store(KvcStoreController *c, KvcStoreRecord *r)
 		kvc_l1_manager_delete(c->context->l1, key, false);
 	if (r->stored && r->failed)
 		delete_older(c, r);
+	if (r->stored)
+		kvc_store_left_delete(c, key);
 	kvc_l1_object_unref(object);
 }
 

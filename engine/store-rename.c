@@ -341,6 +341,7 @@ void
 kvc_store_rename_submit(KvcStoreController *c, const KvcStoreMessage *message)
 {
 	KvcStoreRename *m = rename_new(c, message);
+	kvc_store_left_rename(c, m->old_key, m->new_key);
 	m->from_before = kvc_store_record_seal(c, m->old_key, m);
 	m->to_before = kvc_store_record_seal(c, m->new_key, m);
 	m->carries =
@@ -544,6 +545,8 @@ end_rename(KvcStoreController *c, KvcStoreRename *m, size_t a, int error)
 		return;
 	}
 	end_on_adapter(c, m, a, is_object ? KVC_RENAME_PRESENT : KVC_RENAME_STALE);
+	if (is_object)
+		kvc_store_left_delete(c, m->new_key);
 	if (is_object && m->object && m->to->object == m->object) {
 		m->to->todo &= ~bit;
 		m->to->stored |= bit;
@@ -603,8 +606,9 @@ kvc_store_rename_overwritten(KvcStoreController *c, const KvcStoreRecord *r, siz
 }
 
 static void
-give_up_deferred(KvcStoreController *c, KvcStoreRename *m)
+give_up_deferred(KvcStoreController *c, KvcStoreRecord *r, KvcStoreRename *m)
 {
+	kvc_store_left_add(c, r->key, m->old_key, m->deferred);
 	while (m->deferred) {
 		size_t a = (size_t)__builtin_ctz(m->deferred);
 		m->deferred &= m->deferred - 1;
@@ -631,7 +635,7 @@ kvc_store_rename_settle(KvcStoreController *c, KvcStoreRecord *r)
 		bool is_known = kvc_key_index_get(c->context->index, m->old_key, NULL) == 0;
 		/* Else nothing of it may stay beside a newer OLD, whose store may fail there. */
 		if (r->has_none && !is_known)
-			give_up_deferred(c, m);
+			give_up_deferred(c, r, m);
 		m->todo |= m->deferred;
 		m->deferred = 0;
 		m->is_listed = false;

@@ -270,16 +270,28 @@ check_kill(Model *m)
 	}
 }
 
+/* Was what no adapter could take, and L1 has as another name, the name I before? */
+static bool
+is_left_behind(Model *m, unsigned i)
+{
+	for (unsigned j = 0; j < N_KEYS; j++)
+		if (m->versions[j] && m->had[m->versions[j]][i] &&
+		    info_of(&m->t, m->keys[j]).tiers == KVC_TIER_L1)
+			return true;
+	return false;
+}
+
 /*
- * Nothing goes on any more. Given up by every adapter, an older version is still there and hidden;
- * given up by one of them it is deleted there.
+ * Nothing goes on any more. Given up by every adapter, an older version is still there and hidden,
+ * also under the name that it had before it was renamed; given up by one of them it is deleted
+ * there.
  */
 static void
 check_end(Model *m, size_t a, unsigned i)
 {
 	KvcObjectInfo info = info_of(&m->t, m->keys[i]);
 	unsigned v = m->versions[i], found = find_version(m, a, i);
-	bool is_given_up = v && info.tiers == KVC_TIER_L1;
+	bool is_given_up = v ? info.tiers == KVC_TIER_L1 : is_left_behind(m, i);
 	bool is_hidden =
 		kvc_key_index_hidden_from(m->t.b.env->context.index, m->keys[i]) & (1u << a);
 	ensure(m, !info.renaming, "renaming", a, i);

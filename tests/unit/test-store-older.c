@@ -256,6 +256,136 @@ test_it_is_not_deleted_with_a_second_deletion_either(void **state)
 	carried(state, true);
 }
 
+/* ---- An old name that stays, since nothing could be stored as the new one -------------------- */
+
+static void
+set_bad_store(Two *t, const KvcObjectKey *key)
+{
+	for (size_t a = 0; a < 2; a++) {
+		pthread_mutex_lock(&t->b.env->fakes[a]->lock);
+		t->b.env->fakes[a]->bad_store = key;
+		pthread_mutex_unlock(&t->b.env->fakes[a]->lock);
+	}
+}
+
+/* Version 0 of OLD is everywhere, version 1 only in L1 and renamed to NEW. */
+static Two
+two_left(Dir *dir)
+{
+	Two t = two_logged_started(2, dir);
+	write_version(&t, t.old_key, 0);
+	drain(&t.b);
+	set_bad_store(&t, t.old_key);
+	write_version(&t, t.old_key, 1);
+	drain(&t.b);
+	set_bad_store(&t, t.new_key);
+	rename_keys(&t.b, t.old_key, t.new_key);
+	drain(&t.b);
+	for (size_t a = 0; a < 2; a++)
+		assert_true(fake_has_version(t.b.env->fakes[a], t.old_key, t.old_key, 0));
+	assert_int_equal(info_of(&t, t.new_key).tiers, KVC_TIER_L1);
+	assert_int_equal(info_of(&t, t.old_key).tiers, 0);
+	return t;
+}
+
+static void
+assert_old_is_gone(Two *t)
+{
+	drain(&t->b);
+	for (size_t a = 0; a < 2; a++)
+		assert_false(fake_has(t->b.env->fakes[a], t->old_key, NULL));
+	assert_int_equal(kvc_key_index_hidden_from(t->b.env->context.index, t->old_key), 0);
+	two_logged_free(t);
+}
+
+/* Also when we are killed before that is done. */
+static void
+delete_left(Two *t, Dir *dir, KvcObjectKey *key)
+{
+	for (size_t a = 0; a < 2; a++)
+		fake_set(t->b.env->fakes[a], &t->b.env->fakes[a]->hold_deletes, true);
+	delete_logged(t, key, 3);
+	kvc_store_controller_settle(t->b.store);
+	g_autoptr(GArray) all = replay(t, dir);
+	for (size_t a = 0; a < 2; a++) {
+		assert_true(is_replayed(all, a, t->old_key));
+		fake_release_deletes(t->b.env->fakes[a]);
+	}
+	assert_old_is_gone(t);
+}
+
+static void
+test_a_name_that_stayed_is_deleted_with_the_new_one(void **state)
+{
+	Two t = two_left(*state);
+	delete_left(&t, *state, t.new_key);
+}
+
+static void
+test_a_name_that_stayed_is_deleted_with_what_came_after_the_new_one(void **state)
+{
+	Two t = two_left(*state);
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	set_bad_store(&t, third);
+	rename_keys(&t.b, t.new_key, third);
+	drain(&t.b);
+	delete_left(&t, *state, third);
+}
+
+static void
+test_a_name_that_stayed_is_deleted_once_the_new_one_is_stored(void **state)
+{
+	Two t = two_left(*state);
+	Flushed done = {0};
+	set_bad_store(&t, NULL);
+	kvc_store_controller_flush(t.b.store, t.new_key, on_flushed, &done);
+	wait_until(calls(&done) == 1);
+	assert_int_equal(done.error, 0);
+	assert_true(fake_has_version(t.b.env->fakes[1], t.new_key, t.old_key, 1));
+	assert_old_is_gone(&t);
+}
+
+static void
+test_a_name_that_stayed_is_deleted_when_the_new_one_is_replaced(void **state)
+{
+	Two t = two_left(*state);
+	g_autoptr(KvcObjectKey) third = key_new(t.b.env, 3);
+	write_version(&t, third, 2);
+	rename_keys(&t.b, third, t.new_key);
+	assert_old_is_gone(&t);
+}
+
+/* What is the old name by now is not what stayed. */
+static void
+test_a_newer_old_name_is_not_deleted_with_the_new_one(void **state)
+{
+	Two t = two_left(*state);
+	set_bad_store(&t, NULL);
+	write_version(&t, t.old_key, 2);
+	drain(&t.b);
+	delete_logged(&t, t.new_key, 3);
+	drain(&t.b);
+	g_autoptr(GArray) all = replay(&t, *state);
+	for (size_t a = 0; a < 2; a++) {
+		assert_true(fake_has_version(t.b.env->fakes[a], t.old_key, t.old_key, 2));
+		assert_false(is_replayed(all, a, t.old_key));
+	}
+	two_logged_free(&t);
+}
+
+static void
+test_a_name_that_stayed_may_be_the_name_again(void **state)
+{
+	Two t = two_left(*state);
+	set_bad_store(&t, NULL);
+	rename_keys(&t.b, t.new_key, t.old_key);
+	drain(&t.b);
+	for (size_t a = 0; a < 2; a++)
+		assert_true(fake_has_version(t.b.env->fakes[a], t.old_key, t.old_key, 1));
+	assert_int_equal(info_of(&t, t.old_key).tiers, KVC_TIER_L1 | 3);
+	two_logged_free(&t);
+}
+
 int
 main(void)
 {
@@ -270,6 +400,12 @@ main(void)
 		TEST_IN_DIR(test_a_former_name_is_not_what_an_earlier_rename_has_yet_to_take),
 		TEST_IN_DIR(test_a_deletion_is_not_of_what_is_being_stored_to_be_renamed),
 		TEST_IN_DIR(test_it_is_not_deleted_with_a_second_deletion_either),
+		TEST_IN_DIR(test_a_name_that_stayed_is_deleted_with_the_new_one),
+		TEST_IN_DIR(test_a_name_that_stayed_is_deleted_with_what_came_after_the_new_one),
+		TEST_IN_DIR(test_a_name_that_stayed_is_deleted_once_the_new_one_is_stored),
+		TEST_IN_DIR(test_a_name_that_stayed_is_deleted_when_the_new_one_is_replaced),
+		TEST_IN_DIR(test_a_newer_old_name_is_not_deleted_with_the_new_one),
+		TEST_IN_DIR(test_a_name_that_stayed_may_be_the_name_again),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
