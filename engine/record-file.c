@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define CRC_DIGITS 8
@@ -85,6 +86,13 @@ kvc_record_file_read(KvcRecordFileReader *reader, GError **error)
 	g_autofree char *text = NULL;
 	g_autoptr(GError) failure = NULL;
 	size_t len = 0, format_len = strlen(reader->format);
+	struct stat st;
+	/* A fifo would keep the start. */
+	if (stat(reader->path, &st) == 0 && !S_ISREG(st.st_mode)) {
+		g_set_error(error, KVC_OPTIONS_ERROR, EPROTO, "%s is not a regular file",
+			    reader->path);
+		return false;
+	}
 	if (!g_file_get_contents(reader->path, &text, &len, &failure)) {
 		if (g_error_matches(failure, G_FILE_ERROR, G_FILE_ERROR_NOENT))
 			return true;

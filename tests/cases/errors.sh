@@ -198,6 +198,11 @@ refused 1 "mount point $WORK/file is not a directory" "$KVCACHEFS" --state-dir "
 refused 1 "mount point $WORK/file/x: Not a directory" "$KVCACHEFS" --state-dir "$STATE" "$WORK/file/x"
 refused 1 "state directory $WORK/file/x: Not a directory" start --state-dir "$WORK/file/x"
 refused 1 'state directory /proc/absent: ' start --state-dir /proc/absent
+for file in deletions directories; do # a fifo keeps nobody
+	mkdir -p -m 700 "$WORK/fifo-$file"
+	mkfifo "$WORK/fifo-$file/$file"
+	refused 1 "$WORK/fifo-$file/$file is not a regular file" start --state-dir "$WORK/fifo-$file"
+done
 refused 1 "l2.0 (fs): cannot make the directory \"$WORK/file\": Not a directory" fs_at "$WORK/file"
 refused 1 "l2.1 (fs): cannot make the directory \"$WORK/file\": Not a directory" \
 	start --l2-adapter type=mock,max_size_gb=1 --l2-adapter "type=fs,base_path=$WORK/file"
