@@ -537,6 +537,59 @@ open_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 	kvcfs_prefix_wait(keys->parent, req, deadline, after_chain, wait);
 }
 
+static void
+open_now(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
+{
+	if (open_staging(req, inode, fi))
+		return;
+	else if (inode->key)
+		open_object(req, inode, fi);
+	else
+		fuse_reply_err(req, ENOENT);
+}
+
+typedef struct CommitOpen {
+	KvcfsInode *inode; /* owned reference */
+	KvcObjectKey *key; /* the same */
+	struct fuse_file_info fi;
+} CommitOpen;
+
+static void
+after_release(fuse_req_t req, KvcfsWake why, void *user)
+{
+	CommitOpen *wait = user;
+	if (why == KVCFS_WAKE_INTERRUPT)
+		fuse_reply_err(req, EINTR);
+	else
+		open_now(req, wait->inode, &wait->fi);
+	kvcfs_inode_unref(wait->inode, 1);
+	kvc_object_key_unref(wait->key);
+	g_free(wait);
+}
+
+/* Somebody has closed a newer version of the plain file INODE, and the kernel did not look its name
+ * up again. */
+static bool
+waits_for_commit(fuse_req_t req, KvcfsInode *inode, const struct fuse_file_info *fi)
+{
+	Kvcfs *fs = inode->fs;
+	pthread_mutex_lock(&fs->names);
+	bool is_plain = inode->key && inode->key->space == KVC_SPACE_PLAIN;
+	KvcObjectKey *key = is_plain ? kvc_object_key_ref(inode->key) : NULL;
+	pthread_mutex_unlock(&fs->names);
+	KvcfsClosingFilter filter = {.key = key};
+	bool is_closing = key && kvcfs_is_closing(fs, &filter);
+	if (is_closing) {
+		CommitOpen *wait = g_new(CommitOpen, 1);
+		*wait = (CommitOpen){kvcfs_inode_ref(inode), key, *fi};
+		kvcfs_count(fs, opens_waited_commit);
+		kvcfs_wait_for_commit(fs, req, &filter, after_release, wait);
+	} else if (key) {
+		kvc_object_key_unref(key);
+	}
+	return is_closing;
+}
+
 void
 kvcfs_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
@@ -547,10 +600,6 @@ kvcfs_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		open_keys(req, inode, fi);
 	else if (inode->kind != KVCFS_OBJECT)
 		fuse_reply_err(req, EISDIR);
-	else if (open_staging(req, inode, fi))
-		return;
-	else if (inode->key)
-		open_object(req, inode, fi);
-	else
-		fuse_reply_err(req, ENOENT);
+	else if (!waits_for_commit(req, inode, fi))
+		open_now(req, inode, fi);
 }

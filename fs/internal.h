@@ -52,6 +52,7 @@
 	X(closes_slowed, "Closes of writers that waited because half of L1 was dirty")             \
 	X(writers_unknown, "Writers in another pid name space: taken as closed")                   \
 	X(lookups_waited_commit, "Lookups that waited for a closed writer's commit")               \
+	X(opens_waited_commit, "Opens that waited for a closed writer's commit")                   \
 	X(lookups_waited_commit_in_vain, "Of these, those that saw none: the descriptor lives on") \
 	X(lookups_asked_l2, "Lookups of unknown names asked of L2")                                \
 	X(lookups_timed_out, "Of these, those answered ENOENT before L2 did")                      \
