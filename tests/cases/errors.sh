@@ -199,7 +199,7 @@ refused 1 "mount point $WORK/file/x: Not a directory" "$KVCACHEFS" --state-dir "
 refused 1 "state directory $WORK/file/x: Not a directory" start --state-dir "$WORK/file/x"
 refused 1 'state directory /proc/absent: ' start --state-dir /proc/absent
 for file in deletions directories; do # a fifo keeps nobody
-	mkdir -p -m 700 "$WORK/fifo-$file"
+	mkdir -m 700 "$WORK/fifo-$file"
 	mkfifo "$WORK/fifo-$file/$file"
 	refused 1 "$WORK/fifo-$file/$file is not a regular file" start --state-dir "$WORK/fifo-$file"
 done
