@@ -325,6 +325,40 @@ expect_reads_on() {
 	fi
 }
 
+# hold PATH...: the case itself has them open for reading until let_go. Clients come first: who is started meanwhile
+# has them open as well.
+declare -a held=()
+hold() {
+	local path fd
+	for path in "$@"; do
+		exec {fd}<"$path"
+		held+=("$fd")
+	done
+}
+
+let_go() {
+	local fd
+	for fd in "${held[@]}"; do
+		exec {fd}<&-
+	done
+	held=()
+}
+
+# beside COMMAND...: with a second mount over the same L2, MNT and RANK being that one's.
+beside() (
+	MNT=$WORK/beside STATE=$WORK/beside.state
+	RANK=$MNT/$MODEL/@01000100
+	mkdir -p "$MNT"
+	start_fs
+	"$@"
+	stop_fs
+)
+
+# Files of objects in L2.
+l2_files() {
+	find "$L2" -type f \( -name '*.data' -o -path "$L2/plain/*" \) -printf '%P\n' | sort
+}
+
 # ---- Scripted clients (tests/clients/file-steps) ----------------------------------------------
 
 # steps TEXT: one client does a step a line; all of them succeed.
@@ -347,6 +381,19 @@ begin() {
 	done
 }
 
+# kill_client CLIENT: by SIGKILL.
+kill_client() {
+	kill -KILL "${step_pids[$1]}"
+	wait "${step_pids[$1]}" 2>/dev/null || true
+}
+
+# What a client has answered, without a process for it: cases do hundreds of steps.
+declare -a answers=()
+has_answered() {
+	mapfile -t answers <"$WORK/$1.out"
+	((${#answers[@]} > 0)) && [[ ${answers[-1]} == "$n_steps "* ]]
+}
+
 # step CLIENT WANT STEP...: the client does a step and answers it with WANT.
 n_steps=0
 step() {
@@ -354,8 +401,8 @@ step() {
 	shift 2
 	n_steps=$((n_steps + 1))
 	client_say "$client" "$n_steps $*"
-	wait_until 20 "$client answers \"$*\"" grep -q "^$n_steps " "$WORK/$client.out"
-	assert_eq "$n_steps $want" "$(grep "^$n_steps " "$WORK/$client.out")" "$client: $*"
+	wait_until 20 "$client answers \"$*\"" has_answered "$client"
+	assert_eq "$n_steps $want" "${answers[-1]}" "$client: $*"
 }
 
 # expect_data FILE SEED BYTES: the file is that seed's data.

@@ -20,6 +20,7 @@
  *   stat PATH, unlink PATH, mkdir PATH, rmdir PATH, list PATH
  *   rename PATH PATH, truncate PATH BYTES, chmod PATH MODE (octal), utimens PATH SECONDS
  *   thread STEP [ARGUMENT...]: the same, in a thread made for it
+ *   limit BYTES STEP [ARGUMENT...]: the same, with that RLIMIT_FSIZE: EFBIG instead of a signal
  */
 
 #include "tests/clients/client-io.h"
@@ -30,10 +31,12 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -259,12 +262,32 @@ do_thread(char **words)
 	return result;
 }
 
+/* Only for its time: it is the limit of the answers as well. */
+static const char *
+do_limited(size_t bytes, char **words)
+{
+	struct rlimit before, limit;
+
+	if (getrlimit(RLIMIT_FSIZE, &before) < 0)
+		err(2, "getrlimit");
+	limit = (struct rlimit){.rlim_cur = bytes, .rlim_max = before.rlim_max};
+	signal(SIGXFSZ, SIG_IGN);
+	if (setrlimit(RLIMIT_FSIZE, &limit) < 0)
+		err(2, "setrlimit");
+	const char *result = do_step(words);
+	if (setrlimit(RLIMIT_FSIZE, &before) < 0)
+		err(2, "setrlimit");
+	return result;
+}
+
 /* WORDS[0] is the step; those that are missing are empty. */
 static const char *
 do_step(char **words)
 {
 	if (!strcmp(words[0], "thread"))
 		return do_thread(words + 1);
+	if (!strcmp(words[0], "limit"))
+		return do_limited(client_parse_size(words[1]), words + 2);
 	const char *result = do_descriptor_step(words);
 
 	return result ? result : do_path_step(words);
