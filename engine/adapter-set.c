@@ -135,18 +135,31 @@ kvc_storage_manager_has_l2(KvcStorageManager *sm)
 	return kvc_controller_context_active(&sm->context) != 0;
 }
 
-bool
-kvc_storage_manager_has_shared_l2(KvcStorageManager *sm)
+static bool
+has_shared(KvcStorageManager *sm, bool must_admit)
 {
 	bool has_one = false;
 	kvc_rwlock_lock_shared(&sm->adapters_lock);
 	uint32_t bits = kvc_controller_context_active(&sm->context);
 	for (; bits && !has_one; bits &= bits - 1) {
 		const KvcAdapterSlot *slot = &sm->context.adapters[__builtin_ctz(bits)];
-		has_one = slot->is_shared && kvc_breaker_would_admit(slot->breaker);
+		has_one =
+			slot->is_shared && (!must_admit || kvc_breaker_would_admit(slot->breaker));
 	}
 	kvc_rwlock_unlock(&sm->adapters_lock);
 	return has_one;
+}
+
+bool
+kvc_storage_manager_has_shared_l2(KvcStorageManager *sm)
+{
+	return has_shared(sm, true);
+}
+
+bool
+kvc_storage_manager_is_shared(KvcStorageManager *sm)
+{
+	return has_shared(sm, false);
 }
 
 const char *

@@ -81,6 +81,16 @@ kvc_key_attributes_compare(const KvcKeyAttributes *a,
 	return (told > known) - (told < known);
 }
 
+bool
+kvc_key_attributes_are_other(const KvcKeyAttributes *a,
+			     const KvcObjectAttributes *from,
+			     bool has_other_size)
+{
+	if (a->version_ns && from->version_ns)
+		return a->version_ns != from->version_ns;
+	return has_other_size || (from->mtime_ns && from->mtime_ns != a->mtime_ns);
+}
+
 void
 kvc_key_attributes_clear(KvcKeyAttributes *a)
 {

@@ -15,68 +15,8 @@
 #include <errno.h>
 #include <string.h>
 
-#define N_SHARDS 64
 /* "." and ".." come before the first key of a directory. */
 #define FIRST_SEQUENCE 16
-
-typedef struct Order {
-	KvcKeyScope *scope; /* owned */
-	KvcMutex lock;
-	/* Protected by lock. */
-	GArray *slots; /* of Slot */
-	size_t n_live;
-	uint64_t next_sequence;
-} Order;
-
-typedef struct Slot {
-	uint64_t sequence;
-	KvcObjectKey *key; /* owned, NULL: a hole */
-} Slot;
-
-/* Protected by the shard's lock. */
-typedef struct Entry {
-	KvcObjectKey *key; /* owned */
-	Order *order;
-	uint64_t bytes;
-	uint64_t sequence;
-	uint32_t tiers;
-	uint32_t version; /* of the bytes; see KvcObjectInfo */
-	KvcKeyAttributes attributes;
-	uint32_t renaming; /* adapters that have it under a former name; none of tiers */
-	bool is_committed; /* in this run: an adapter not known to have it has a version before */
-} Entry;
-
-/* Protected by the shard's lock. What ADAPTERS (bits) say of a key is not believed. */
-typedef struct Hidden {
-	uint32_t adapters;
-	uint64_t delete_id; /* of its newest deletion, 0: none */
-} Hidden;
-
-/* How many renames of one key an adapter has not confirmed. */
-typedef enum { MOVE_FROM, MOVE_TO } Move;
-typedef struct Moves {
-	uint32_t counts[2][KVC_MAX_ADAPTERS];
-} Moves;
-
-typedef struct Shard {
-	KvcMutex lock;
-	GHashTable *entries; /* key -> Entry */
-	GHashTable *hidden;  /* key -> Hidden, NULL while nothing was hidden */
-	GHashTable *moves;   /* key -> Moves, NULL while nothing was renamed */
-} Shard;
-
-struct KvcKeyIndex {
-	/* Immutable. */
-	void (*key_lost)(void *user, KvcObjectKey *key);
-	void (*scope_known)(void *user, KvcKeyScope *scope);
-	void *user;
-
-	Shard shards[N_SHARDS];
-	KvcMutex scopes_lock;
-	GHashTable *orders;    /* Protected by scopes_lock: KvcKeyScope -> Order, never removed */
-	uint64_t count;	       /* Atomic */
-	uint32_t last_version; /* Atomic */
-};
 
 static Shard *
 shard_of(KvcKeyIndex *index, const KvcObjectKey *key)
@@ -371,6 +311,52 @@ kvc_key_index_set_bytes(
 	}
 	kvc_mutex_unlock(&shard->lock);
 	return version;
+}
+
+/* ---- Replaced by somebody else -------------------------------------------------------------- */
+
+bool
+kvc_key_index_is_other(KvcKeyIndex *index,
+		       const KvcObjectKey *key,
+		       uint32_t tier,
+		       uint32_t version,
+		       uint64_t bytes,
+		       const KvcObjectAttributes *attributes)
+{
+	Shard *shard = shard_of(index, key);
+	kvc_mutex_lock(&shard->lock);
+	const Entry *entry = g_hash_table_lookup(shard->entries, key);
+	bool is_other =
+		entry && entry->version == version && (entry->tiers & tier) &&
+		kvc_key_attributes_are_other(&entry->attributes, attributes, entry->bytes != bytes);
+	kvc_mutex_unlock(&shard->lock);
+	return is_other;
+}
+
+bool
+kvc_key_index_renew(KvcKeyIndex *index,
+		    KvcObjectKey *key,
+		    uint32_t tier,
+		    uint32_t version,
+		    uint64_t bytes,
+		    const KvcObjectAttributes *attributes)
+{
+	Shard *shard = shard_of(index, key);
+	kvc_mutex_lock(&shard->lock);
+	Entry *entry = g_hash_table_lookup(shard->entries, key);
+	bool is_renewed = entry && entry->version == version && (entry->tiers & tier) &&
+			  !(entry->tiers & KVC_TIER_L1) && !entry->renaming;
+	if (is_renewed) {
+		hide_locked(shard, key, entry->tiers & ~tier, 0);
+		entry->tiers = tier;
+		entry->bytes = bytes;
+		entry->is_committed = false;
+		kvc_key_attributes_clear(&entry->attributes);
+		kvc_key_attributes_update(&entry->attributes, attributes, tier);
+		renew_version_locked(index, entry);
+	}
+	kvc_mutex_unlock(&shard->lock);
+	return is_renewed;
 }
 
 /* ---- Removing ------------------------------------------------------------------------------ */

@@ -78,6 +78,28 @@ void kvc_key_index_note_outdated(KvcKeyIndex *index, KvcObjectKey *key, uint32_t
  */
 uint32_t kvc_key_index_set_bytes(
 	KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier, uint32_t version, uint64_t bytes);
+/*
+ * Does what TIER (one bit) tells now of KEY differ from what it is known to have: by version_ns
+ * where both have one, else by size or mtime? False too unless KEY has VERSION yet, and TIER has
+ * it.
+ */
+bool kvc_key_index_is_other(KvcKeyIndex *index,
+			    const KvcObjectKey *key,
+			    uint32_t tier,
+			    uint32_t version,
+			    uint64_t bytes,
+			    const KvcObjectAttributes *attributes);
+/*
+ * Somebody else has replaced what TIER (one bit) has of KEY: that is the object from now on,
+ * another version, and what other adapters have is one before, hidden. Only if KEY has VERSION yet,
+ * L1 does not have it, and no rename onto it is pending; else false.
+ */
+bool kvc_key_index_renew(KvcKeyIndex *index,
+			 KvcObjectKey *key,
+			 uint32_t tier,
+			 uint32_t version,
+			 uint64_t bytes,
+			 const KvcObjectAttributes *attributes);
 /* KEY is not, or no longer, in TIERS; calls key_lost when it was the last. */
 void kvc_key_index_remove(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tiers);
 /* The same, but only if KEY has this version (KvcObjectInfo.version) yet. */

@@ -54,6 +54,9 @@ kvc_prefetch_lookup_begin(KvcPrefetchRequest *r)
 		lookup->info = g_new0(KvcL2ObjectInfo, r->n_lookup_keys);
 		if (!(c->active & (1u << a)))
 			continue;
+		/* What nobody else writes to is as it is known. */
+		if ((r->flags & KVC_PREFETCH_RENEW) && !slot->is_shared)
+			continue;
 		/* It does not answer: asking more often would only gather requests without end. */
 		if (c->lookups[a].length >= KVC_PREFETCH_LOOKUPS_IN_FLIGHT) {
 			kvc_stats_add(c->context->stats, lookups_refused, 1);
@@ -125,6 +128,8 @@ bool
 kvc_prefetch_request_probe(KvcPrefetchRequest *r, size_t i)
 {
 	const KvcControllerContext *context = r->controller->context;
+	if (r->flags & KVC_PREFETCH_RENEW)
+		return false;
 	if (r->flags & (KVC_PREFETCH_LOOKUP_ONLY | KVC_PREFETCH_NO_LOCK)) {
 		KvcObjectInfo info;
 		r->cells[i].is_held = kvc_key_index_get(context->index, r->keys[i], &info) == 0 &&
@@ -158,6 +163,8 @@ static void
 count_stats(KvcPrefetchRequest *r)
 {
 	uint64_t hits_l1 = 0, hits_l2 = 0, misses = 0;
+	if (r->flags & KVC_PREFETCH_RENEW)
+		return; /* nobody has asked for them */
 	for (size_t i = 0; i < r->n; i++) {
 		hits_l1 += r->cells[i].is_held;
 		hits_l2 += !r->cells[i].is_held && r->cells[i].found;
@@ -309,6 +316,30 @@ note_found(KvcPrefetchController *c,
 	return true;
 }
 
+/* Key J of the lookup of a KVC_PREFETCH_RENEW: it is found if the store could be asked. */
+static void
+renew_key(KvcPrefetchRequest *r, size_t adapter, size_t j)
+{
+	KvcPrefetchController *c = r->controller;
+	KvcPrefetchLookup *lookup = &r->lookups[adapter];
+	KvcPrefetchCell *cell = &r->cells[r->lookup_cells[j]];
+	KvcObjectKey *key = r->lookup_keys[j];
+	uint16_t bit = (uint16_t)(1u << adapter);
+	bool is_found = kvc_bitmap_test(lookup->found, j);
+	if (!is_found && lookup->info[j].mtime_ns == KVC_L2_NOT_ASKED)
+		return;
+	if (is_found && (cell->known & bit) && (c->active & bit))
+		kvc_prefetch_renew_found(c, key, bit, &lookup->info[j], cell);
+	else if (is_found && (c->active & bit))
+		note_found(c, key, bit, &lookup->info[j], cell);
+	else if (cell->known & bit)
+		kvc_prefetch_renew_absent(c, key, bit, cell);
+	cell->found |= bit;
+	if (is_found)
+		kvc_prefetch_unlock_later(c, adapter, key);
+	kvc_xattrs_unref(g_steal_pointer(&lookup->info[j].xattrs));
+}
+
 static void
 merge_result(KvcPrefetchRequest *r, size_t adapter)
 {
@@ -318,6 +349,10 @@ merge_result(KvcPrefetchRequest *r, size_t adapter)
 	for (size_t j = 0; j < r->n_lookup_keys; j++) {
 		KvcPrefetchCell *cell = &r->cells[r->lookup_cells[j]];
 		KvcObjectKey *key = r->lookup_keys[j];
+		if (r->flags & KVC_PREFETCH_RENEW) {
+			renew_key(r, adapter, j);
+			continue;
+		}
 		if (!kvc_bitmap_test(lookup->found, j)) {
 			/* Only what was known before: a store may have ended meanwhile. */
 			if ((cell->known & bit) && lookup->info[j].mtime_ns != KVC_L2_NOT_ASKED)

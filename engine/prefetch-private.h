@@ -266,6 +266,22 @@ void kvc_prefetch_load_return_locks(KvcPrefetchController *c, size_t adapter);
 /* Is OBJECT, being admitted, what the adapter has of its key now? Inside the L1 shard's lock. */
 bool kvc_prefetch_load_may_admit(void *controller, KvcL1Object *object);
 
+/* ---- prefetch-renew.c ---------------------------------------------------------------------- */
+
+/*
+ * TIER (one bit), which had KEY when CELL was noted, does not have it any more, or has FOUND: what
+ * L1 has of a version before is dropped. The controller's thread.
+ */
+void kvc_prefetch_renew_absent(KvcPrefetchController *c,
+			       KvcObjectKey *key,
+			       uint32_t tier,
+			       const KvcPrefetchCell *cell);
+void kvc_prefetch_renew_found(KvcPrefetchController *c,
+			      KvcObjectKey *key,
+			      uint32_t tier,
+			      const KvcL2ObjectInfo *found,
+			      const KvcPrefetchCell *cell);
+
 /* ---- prefetch-dump.c ----------------------------------------------------------------------- */
 
 typedef struct KvcPrefetchDump {

@@ -77,7 +77,9 @@
 	X(deletion_log_corrupt, "Damaged records of the log of deletions, left out")               \
 	X(listed_keys, "Keys found in L2 by the listing at the start")                             \
 	X(list_failed, "Listings of an adapter that ended with an error")                          \
-	X(older_versions, "Files that an adapter was found to have an older version of")
+	X(older_versions, "Files that an adapter was found to have an older version of")           \
+	X(renewed_replaced, "Files that somebody else has replaced in a shared L2")                \
+	X(renewed_removed, "Files in L1 that somebody else has removed from every L2")
 
 typedef enum {
 #define X(name, help) KVC_STAT_##name,

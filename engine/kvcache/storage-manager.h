@@ -218,6 +218,13 @@ typedef enum {
 	 */
 	KVC_PREFETCH_FULL = 1 << 4,
 	KVC_PREFETCH_L1_ONLY = 1 << 5, /* ask no L2: answered at once, request_id -1 */
+	/*
+	 * With LOOKUP_ONLY: shared adapters are asked also for what is known, in L1 too. What
+	 * somebody else has replaced or removed there is so for stat, list and reserve_read from
+	 * then on; who holds the object of before keeps it. Not what is not stored yet, nor the
+	 * bytes of chunks. A key counts as found when an adapter could be asked, whatever it said.
+	 */
+	KVC_PREFETCH_RENEW = 1 << 6,
 } KvcPrefetchFlags;
 
 typedef struct KvcPrefetchParams {
@@ -510,6 +517,8 @@ const char *kvc_storage_manager_adapter_type(KvcStorageManager *sm, size_t i);
  * open.
  */
 bool kvc_storage_manager_has_shared_l2(KvcStorageManager *sm);
+/* The same, whatever its breaker says: may others change what is stored? From memory. */
+bool kvc_storage_manager_is_shared(KvcStorageManager *sm);
 
 /* ---- Adapters that come and go ------------------------------------------------------------- */
 
