@@ -357,6 +357,32 @@ open_object(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 		fuse_reply_err(req, ENOENT);
 }
 
+static void
+after_check(fuse_req_t req, KvcfsWake why, void *user)
+{
+	OpenWait *wait = user;
+	if (why == KVCFS_WAKE_INTERRUPT)
+		fuse_reply_err(req, EINTR);
+	else
+		open_object(req, wait->inode, &wait->fi);
+	kvcfs_inode_unref(wait->inode, 1);
+	g_free(wait);
+}
+
+/* Another mount may have replaced it since the kernel looked. */
+static void
+check_and_open_object(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
+{
+	KvcObjectKey *key = kvcfs_inode_get_key(inode);
+	if (inode->is_unlinked || !kvcfs_coherence_is_due(inode->fs, key)) {
+		open_object(req, inode, fi);
+		return;
+	}
+	OpenWait *wait = g_new(OpenWait, 1);
+	*wait = (OpenWait){kvcfs_inode_ref(inode), *fi};
+	kvcfs_coherence_check(inode->fs, req, key, after_check, wait);
+}
+
 /* ---- OPEN of a file on its way -------------------------------------------------------------- */
 
 /* A private inode (overwrite.c): direct mode, what is read depends on whether it was written to. */
@@ -543,7 +569,7 @@ open_now(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	if (open_staging(req, inode, fi))
 		return;
 	else if (inode->key)
-		open_object(req, inode, fi);
+		check_and_open_object(req, inode, fi);
 	else
 		fuse_reply_err(req, ENOENT);
 }

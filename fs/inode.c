@@ -488,6 +488,11 @@ kvcfs_reply_entry(fuse_req_t req, KvcfsInode *inode)
 		entry.entry_timeout = KVCFS_ENTRY_TIMEOUT;
 		entry.attr_timeout = KVCFS_ATTR_TIMEOUT;
 	}
+	if (inode->kind == KVCFS_OBJECT && entry.entry_timeout > 0) {
+		KvcObjectKey *key = kvcfs_inode_get_key(inode);
+		entry.entry_timeout = kvcfs_coherence_limit(inode->fs, key, entry.entry_timeout);
+		entry.attr_timeout = kvcfs_coherence_limit(inode->fs, key, entry.attr_timeout);
+	}
 	if (fuse_reply_entry(req, &entry) != 0)
 		kvcfs_inode_unref(inode, 1);
 }

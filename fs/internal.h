@@ -56,6 +56,8 @@
 	X(lookups_waited_commit_in_vain, "Of these, those that saw none: the descriptor lives on") \
 	X(lookups_asked_l2, "Lookups of unknown names asked of L2")                                \
 	X(lookups_timed_out, "Of these, those answered ENOENT before L2 did")                      \
+	X(checks, "Plain files and chains looked up in a shared L2 again, after --coherence")      \
+	X(checks_stale, "Times these were served as known: L2 did not tell in --lookup-wait")      \
 	X(chains_saved, "Chains of prefix directories written to L1 and L2")                       \
 	X(chains_save_failed, "Chains that could not be written (tried again)")                    \
 	X(chains_load_failed, "Chains that could not be loaded in time")                           \
@@ -241,6 +243,8 @@ struct Kvcfs {
 	uint64_t returned_bytes; /* of these: not charged any more */
 	guint published_limit;	 /* beyond this size it is looked through for old ones */
 	GHashTable *published;	 /* key -> when a plain file was; commit-wait.c's */
+	guint checked_limit;	 /* as published_limit */
+	GHashTable *checked;	 /* key -> coherence.c's */
 	GHashTable *redirects;	 /* thread -> redirect.c's */
 	bool is_sweep_armed;	 /* a timer will look at the redirects */
 	GPtrArray *held_dirs;	 /* of KvcfsHandle: opendirs whose loads have not begun */
@@ -385,6 +389,25 @@ void kvcfs_tree_restore(Kvcfs *fs);
 void kvcfs_tree_remember_locked(KvcfsInode *inode);
 void kvcfs_tree_update_locked(KvcfsInode *inode);
 void kvcfs_tree_forget_locked(KvcfsInode *inode);
+
+/* ---- coherence.c: what other mounts change in L2 --------------------------------------------- */
+
+/* For how long, in seconds, may the kernel keep what it is told of KEY, if else for TIMEOUT? */
+double kvcfs_coherence_limit(Kvcfs *fs, KvcObjectKey *key, double timeout);
+/*
+ * Is L2 to be asked before KEY, which is known, is served? If it is but has just not answered,
+ * that is counted, and false. Without locks.
+ */
+bool kvcfs_coherence_is_due(Kvcfs *fs, KvcObjectKey *key);
+/*
+ * Asks for KEY and keeps REQ until L2 has told, at most for --lookup-wait. ANSWER as in
+ * kvcfs_pending_new(); whatever WHY, unless INTERRUPT: KEY is to be served as it is known by then.
+ */
+void kvcfs_coherence_check(Kvcfs *fs,
+			   fuse_req_t req,
+			   KvcObjectKey *key,
+			   void (*answer)(fuse_req_t req, KvcfsWake why, void *user),
+			   void *user);
 
 /* ---- commit-wait.c: names whose writer has closed -------------------------------------------- */
 

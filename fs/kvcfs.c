@@ -48,6 +48,8 @@ make_tables(Kvcfs *fs)
 					    (GDestroyNotify)g_ptr_array_unref);
 	fs->published = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
 					      (GDestroyNotify)kvc_object_key_unref, g_free);
+	fs->checked = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+					    (GDestroyNotify)kvc_object_key_unref, g_free);
 	fs->redirects = g_hash_table_new(NULL, NULL);
 	fs->handles = g_hash_table_new(NULL, NULL);
 	fs->held_dirs = g_ptr_array_new();
@@ -102,6 +104,7 @@ free_parts(Kvcfs *fs)
 	g_hash_table_unref(fs->writing);
 	g_hash_table_unref(fs->guesses);
 	g_hash_table_unref(fs->published);
+	g_hash_table_unref(fs->checked);
 	g_hash_table_unref(fs->redirects);
 	g_ptr_array_unref(fs->held_dirs);
 	g_ptr_array_unref(fs->open_prefixes);

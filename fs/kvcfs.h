@@ -15,6 +15,7 @@ typedef struct KvcfsConfig {
 	KvcfsIoMode io_mode;
 	const char *mount_point;	/* absolute: for paths written to control files. Copied */
 	int64_t lookup_wait_ns;		/* --lookup-wait, default 20 ms */
+	int64_t coherence_ns;		/* --coherence, default 1 s */
 	const char *directory_log;	/* where directories outlive the mount, or NULL. Not kept */
 	int64_t load_timeout_ns;	/* --l2-prefetch-load-timeout, default 10 s */
 	uint64_t max_object_size_bytes; /* --max-object-size; 0: an eighth of L1 */

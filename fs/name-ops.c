@@ -24,7 +24,7 @@ typedef struct Lookup {
 	fuse_req_t req;
 	KvcfsInode *dir; /* owned reference */
 	KvcObjectKey *key;
-	bool has_waited_chain, has_waited_commit, has_asked_l2;
+	bool has_waited_chain, has_waited_commit, has_asked_l2, has_checked;
 } Lookup;
 
 static void lookup_step(Lookup *lookup);
@@ -174,6 +174,11 @@ lookup_step(Lookup *lookup)
 			return;
 		/* Or the commit ended between the two questions. */
 		is_there = kvcfs_dir_has_object(lookup->dir, lookup->key);
+	}
+	if (is_there && !lookup->has_checked && kvcfs_coherence_is_due(fs, lookup->key)) {
+		lookup->has_checked = lookup->has_asked_l2 = true;
+		kvcfs_coherence_check(fs, lookup->req, lookup->key, after_chain, lookup);
+		return;
 	}
 	if (is_there) {
 		lookup_found(lookup);

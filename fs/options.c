@@ -33,6 +33,8 @@ static const OptionDef defs[] = {
 	 "SECONDS", "Longest wait of an open for its load"},
 	{"lookup-wait", 0, ARG_MILLISECONDS, AT(lookup_wait_ns), 0, 60000, "20", "MILLISECONDS",
 	 "Longest wait of a lookup for shared stores"},
+	{"coherence", 0, ARG_SECONDS, AT(coherence_ns), 0, DAY_SECONDS, "1", "SECONDS",
+	 "How old what is known of a shared store may be"},
 	{"eviction-policy", 0, ARG_STRING, AT(eviction_policy), 0, 0, "lru", "NAME",
 	 "Which objects leave memory first"},
 	{"eviction-trigger-watermark", 0, ARG_DOUBLE, AT(eviction_trigger_watermark), 0.01, 1, "0.8",
@@ -620,6 +622,7 @@ kvcfs_options_fill_fs(const KvcfsOptions *options, KvcfsConfig *config)
 	*config = (KvcfsConfig){
 		.lookup_wait_ns = options->lookup_wait_ns,
 		.load_timeout_ns = options->load_timeout_ns,
+		.coherence_ns = options->coherence_ns,
 		.max_object_size_bytes = options->max_object_size_bytes,
 		.readahead = options->readahead,
 	};

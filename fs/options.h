@@ -26,7 +26,7 @@ typedef struct KvcfsOptions {
 	char *store_policy, *prefetch_policy, *eviction_policy;
 	double eviction_trigger_watermark, eviction_ratio;
 	unsigned prefetch_max_in_flight;
-	int64_t load_timeout_ns, lookup_wait_ns;
+	int64_t load_timeout_ns, lookup_wait_ns, coherence_ns;
 	char *io_mode;
 	unsigned readahead;
 	GPtrArray *temp_names; /* of char *, NULL-terminated by parse: patterns */

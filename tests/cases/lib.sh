@@ -252,6 +252,31 @@ is_listed() {
 	[[ $'\n'$(ls -A "$1")$'\n' == *$'\n'"$2"$'\n'* ]]
 }
 
+# ---- A second mount --------------------------------------------------------------------------
+
+MNT_B=$WORK/mnt-b
+DAEMON_PID_B=
+
+# on_b COMMAND...: a function of this file, about the other mount.
+on_b() {
+	local rc=0 MNT=$MNT_B STATE=$WORK/state-b DAEMON_PID=$DAEMON_PID_B
+	"$@" || rc=$?
+	DAEMON_PID_B=$DAEMON_PID
+	return "$rc"
+}
+
+# start_both [OPTION...]: MNT and MNT_B, two daemons over one L2.
+start_both() {
+	mkdir -p "$MNT_B"
+	start_fs "$@"
+	on_b start_fs "$@"
+}
+
+stop_both() {
+	stop_fs
+	on_b stop_fs
+}
+
 # ---- Data ------------------------------------------------------------------------------------
 
 # chunk_hash I [SERIES]: 64 hex digits, the same every time.
