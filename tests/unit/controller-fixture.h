@@ -37,8 +37,7 @@ env_on_admitted(KvcL1ManagerListener *l, KvcL1Object *object)
 static inline void
 env_on_loaded(KvcL1ManagerListener *l, KvcL1Object *object)
 {
-	kvc_key_index_add(((Env *)l)->context.index, object->key, KVC_TIER_L1, object->bytes,
-			  object->mtime_ns);
+	kvc_key_index_add(((Env *)l)->context.index, object->key, KVC_TIER_L1, object->bytes, 0);
 }
 
 static inline void
