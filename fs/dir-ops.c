@@ -30,7 +30,7 @@ typedef struct Opendir {
 	struct fuse_file_info fi;
 	KvcfsHandle *handle; /* owned until answered */
 	int64_t deadline_ns;
-	bool has_waited_chain, has_waited_commit;
+	bool has_checked, has_waited_chain, has_waited_commit;
 } Opendir;
 
 static void opendir_step(Opendir *open);
@@ -142,11 +142,26 @@ after_wait(fuse_req_t req, KvcfsWake why, void *user)
 }
 
 static void
+after_check(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Opendir *open = user;
+	if (why != KVCFS_WAKE_INTERRUPT && !kvcfs_prefix_renew(open->handle->inode))
+		opendir_fail(open, ENOENT);
+	else
+		after_wait(req, why, open);
+}
+
+static void
 opendir_step(Opendir *open)
 {
 	Kvcfs *fs = open->fs;
 	KvcfsInode *dir = open->handle->inode;
 	bool is_prefix = dir->kind == KVCFS_PREFIX;
+	if (is_prefix && !open->has_checked && kvcfs_prefix_is_check_due(dir)) {
+		open->has_checked = true;
+		kvcfs_coherence_check(fs, open->req, kvcfs_inode_get_key(dir), after_check, open);
+		return;
+	}
 	if (is_prefix && !open->has_waited_chain && !kvcfs_prefix_is_loaded(dir)) {
 		open->has_waited_chain = true;
 		kvcfs_prefix_wait(dir, open->req, open->deadline_ns, after_wait, open);

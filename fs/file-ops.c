@@ -549,7 +549,7 @@ after_chain(fuse_req_t req, KvcfsWake why, void *user)
 }
 
 static void
-open_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
+load_and_open_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 {
 	Kvcfs *fs = keys->fs;
 	if ((fi->flags & O_TRUNC) || kvcfs_prefix_is_loaded(keys->parent)) {
@@ -561,6 +561,34 @@ open_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 	wait->fi = *fi;
 	int64_t deadline = kvcfs_now_ns() + fs->config.load_timeout_ns;
 	kvcfs_prefix_wait(keys->parent, req, deadline, after_chain, wait);
+}
+
+static void
+after_chain_check(fuse_req_t req, KvcfsWake why, void *user)
+{
+	KeysWait *wait = user;
+	if (why == KVCFS_WAKE_INTERRUPT)
+		fuse_reply_err(req, EINTR);
+	else if (!kvcfs_prefix_renew(wait->keys->parent))
+		fuse_reply_err(req, ENOENT);
+	else
+		load_and_open_keys(req, wait->keys, &wait->fi);
+	kvcfs_inode_unref(wait->keys, 1);
+	g_free(wait);
+}
+
+static void
+open_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
+{
+	KvcfsInode *prefix = keys->parent;
+	if ((fi->flags & O_TRUNC) || !kvcfs_prefix_is_check_due(prefix)) {
+		load_and_open_keys(req, keys, fi);
+		return;
+	}
+	KeysWait *wait = g_new0(KeysWait, 1);
+	wait->keys = kvcfs_inode_ref(keys);
+	wait->fi = *fi;
+	kvcfs_coherence_check(keys->fs, req, kvcfs_inode_get_key(prefix), after_chain_check, wait);
 }
 
 static void

@@ -773,6 +773,12 @@ void kvcfs_prefix_wait(KvcfsInode *prefix,
 		       int64_t deadline_ns,
 		       void (*answer)(fuse_req_t req, KvcfsWake why, void *user),
 		       void *user);
+/* Is L2 to be asked (kvcfs_coherence_check) whether another mount has changed the chain? */
+bool kvcfs_prefix_is_check_due(KvcfsInode *prefix);
+/* It was asked: a chain that has changed is to be loaded again. False: the directory is gone. */
+bool kvcfs_prefix_renew(KvcfsInode *prefix);
+/* What is stored is the chain as it is in memory. */
+void kvcfs_prefix_note_version_locked(KvcfsInode *prefix);
 bool kvcfs_prefix_has(KvcfsInode *prefix, const KvcObjectKey *key);
 bool kvcfs_prefix_has_locked(KvcfsInode *prefix, const KvcObjectKey *key);
 /* A writer takes the next position, or joins one; later it commits or gives it up. */

@@ -75,19 +75,28 @@ after_l2(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 }
 
 static void
-ask_l2(Lookup *lookup)
+ask_l2_for(Kvcfs *fs,
+	   fuse_req_t req,
+	   KvcObjectKey *key,
+	   bool (*answer)(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user),
+	   void *user)
 {
-	Kvcfs *fs = lookup->fs;
 	int64_t wait = fs->config.lookup_wait_ns;
 	KvcPrefetchParams params = {
-		.keys = &lookup->key,
+		.keys = &key,
 		.n_keys = 1,
 		.flags = KVC_PREFETCH_LOOKUP_ONLY | KVC_PREFETCH_URGENT,
 		.timeout_ns = wait,
 	};
-	lookup->has_asked_l2 = true;
 	kvcfs_count(fs, lookups_asked_l2);
-	kvcfs_fetch_start(fs, lookup->req, &params, false, kvcfs_now_ns() + wait, after_l2, lookup);
+	kvcfs_fetch_start(fs, req, &params, false, kvcfs_now_ns() + wait, answer, user);
+}
+
+static void
+ask_l2(Lookup *lookup)
+{
+	lookup->has_asked_l2 = true;
+	ask_l2_for(lookup->fs, lookup->req, lookup->key, after_l2, lookup);
 }
 
 /* A writer of the name has closed it: its RELEASE, which commits, is on its way. */
@@ -264,6 +273,51 @@ lookup_other(KvcfsInode *dir, const char *name)
 	return inode;
 }
 
+/* ---- LOOKUP of a prefix directory that is not known ----------------------------------------- */
+
+typedef struct PrefixLookup {
+	KvcfsInode *rank; /* owned reference */
+	char *name;	  /* owned */
+} PrefixLookup;
+
+static bool
+after_l2_prefix(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
+{
+	PrefixLookup *lookup = user;
+	KvcfsInode *inode = NULL;
+	if (why == KVCFS_WAKE_TIMEOUT)
+		kvcfs_count(lookup->rank->fs, lookups_timed_out);
+	if (why != KVCFS_WAKE_INTERRUPT)
+		inode = kvcfs_prefix_lookup(lookup->rank, lookup->name);
+	if (inode)
+		kvcfs_reply_entry(req, inode);
+	else
+		fuse_reply_err(req, why == KVCFS_WAKE_INTERRUPT ? EINTR : ENOENT);
+	kvcfs_inode_unref(lookup->rank, 1);
+	g_free(lookup->name);
+	g_free(lookup);
+	return false;
+}
+
+/* Another mount may have made it. true: answered, now or later. */
+static bool
+asks_for_prefix(fuse_req_t req, KvcfsInode *rank, const char *name)
+{
+	Kvcfs *fs = rank->fs;
+	if (rank->kind != KVCFS_RANK || strlen(name) > KVC_NAME_MAX_BYTES ||
+	    kvcfs_name_classify(rank->scope, name) != KVCFS_NAME_OTHER ||
+	    !kvc_storage_manager_has_shared_l2(fs->sm))
+		return false;
+	g_autoptr(KvcObjectKey) key =
+		kvc_object_key_new(rank->scope, KVC_SPACE_PREFIX, name, strlen(name), NULL);
+	if (!key)
+		return false;
+	PrefixLookup *lookup = g_new(PrefixLookup, 1);
+	*lookup = (PrefixLookup){kvcfs_inode_ref(rank), g_strdup(name)};
+	ask_l2_for(fs, req, key, after_l2_prefix, lookup);
+	return true;
+}
+
 void
 kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
@@ -277,7 +331,7 @@ kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		kvcfs_reply_entry(req, inode);
 	else if (key)
 		lookup_object(req, dir, key);
-	else
+	else if (!asks_for_prefix(req, dir, name))
 		fuse_reply_err(req, strlen(name) > KVC_NAME_MAX_BYTES ? ENAMETOOLONG : ENOENT);
 }
 

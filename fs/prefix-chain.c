@@ -28,8 +28,8 @@ kvcfs_chain_free(KvcfsChain *chain)
 	for (guint i = 0; i < chain->refs->len; i++)
 		free_ref(chain->refs->pdata[i]);
 	g_ptr_array_unref(chain->refs);
-	if (chain->load_waiters)
-		g_ptr_array_unref(chain->load_waiters);
+	g_clear_pointer(&chain->load_waiters, g_ptr_array_unref);
+	g_clear_pointer(&chain->former, g_ptr_array_unref);
 	g_free(chain);
 }
 
@@ -75,6 +75,26 @@ kvcfs_chain_text_len(const KvcfsChain *chain)
 		len += ref->is_committed ? 2u * ref->key->chunk_hash_len + 1 : 0;
 	}
 	return len;
+}
+
+GPtrArray *
+kvcfs_chain_keys(const KvcfsChain *chain)
+{
+	GPtrArray *keys = g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+	for (guint i = 0; i < chain->refs->len; i++) {
+		const KvcfsRef *ref = chain->refs->pdata[i];
+		g_ptr_array_add(keys, kvc_object_key_ref(ref->key));
+	}
+	return keys;
+}
+
+void
+kvcfs_chain_forget_entries_locked(KvcfsInode *prefix, const GPtrArray *old)
+{
+	for (guint i = 0; i < old->len; i++)
+		if (!kvcfs_prefix_has_locked(prefix, old->pdata[i]))
+			kvcfs_notifier_entry_lost_locked(prefix->fs->notifier, prefix,
+							 old->pdata[i]);
 }
 
 /* The rank directory counts references for st_nlink. */

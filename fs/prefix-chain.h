@@ -17,7 +17,10 @@ struct KvcfsChain {
 	GHashTable *by_key; /* key -> KvcfsRef */
 	bool is_loaded;	    /* what L1 or L2 has is in refs */
 	bool is_loading;
-	bool is_dirty; /* to be saved; holds a reference on the inode */
+	uint32_t version;  /* KvcObjectInfo.version of what was loaded or saved; 0: nothing was */
+	GPtrArray *former; /* of KvcObjectKey: what refs were before a renewal; or NULL */
+	bool is_dirty;	   /* to be saved; holds a reference on the inode */
+	bool is_saving;
 	bool is_keys_file_removed;
 	pid_t maker; /* the thread that does not see .keys yet, see prefix-dir.c; 0: none */
 	GPtrArray *load_waiters; /* of KvcfsPending, or NULL */
@@ -29,6 +32,10 @@ struct KvcfsChain {
 /* A line for each reference that is part of the chain (transfer full). */
 GString *kvcfs_chain_text(const KvcfsChain *chain);
 size_t kvcfs_chain_text_len(const KvcfsChain *chain);
+/* All of its keys in order, also those of positions (transfer full). */
+GPtrArray *kvcfs_chain_keys(const KvcfsChain *chain);
+/* The kernel may know entries OLD (keys): it is told which are none any more. */
+void kvcfs_chain_forget_entries_locked(KvcfsInode *prefix, const GPtrArray *old);
 /* The reference to KEY, appended unless it is there. */
 KvcfsRef *kvcfs_chain_append_locked(KvcfsInode *prefix, KvcObjectKey *key, bool committed);
 void kvcfs_chain_remove_locked(KvcfsInode *prefix, KvcfsRef *ref);

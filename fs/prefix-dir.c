@@ -157,6 +157,7 @@ move_chain_locked(KvcfsInode *prefix, KvcObjectKey *key, const char *name)
 		g_hash_table_remove(fs->prefixes, prefix->key);
 	kvcfs_inode_set_key_locked(prefix, key);
 	kvcfs_inode_set_name_locked(prefix, name);
+	kvcfs_prefix_note_version_locked(prefix);
 	g_hash_table_insert(fs->prefixes, prefix->key, prefix);
 	return 0;
 }
@@ -274,13 +275,8 @@ kvcfs_prefix_unlink(KvcfsInode *prefix, const char *name)
 GPtrArray *
 kvcfs_prefix_keys(KvcfsInode *prefix)
 {
-	GPtrArray *keys = g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
 	pthread_mutex_lock(&prefix->fs->names);
-	const GPtrArray *refs = prefix->chain->refs;
-	for (guint i = 0; i < refs->len; i++) {
-		const KvcfsRef *ref = refs->pdata[i];
-		g_ptr_array_add(keys, kvc_object_key_ref(ref->key));
-	}
+	GPtrArray *keys = kvcfs_chain_keys(prefix->chain);
 	pthread_mutex_unlock(&prefix->fs->names);
 	return keys;
 }
@@ -372,18 +368,10 @@ kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid)
 static void
 set_chain_locked(KvcfsInode *prefix, const char *text, size_t len)
 {
-	g_autoptr(GPtrArray) old =
-		g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
-	for (guint i = 0; i < prefix->chain->refs->len; i++) {
-		const KvcfsRef *ref = prefix->chain->refs->pdata[i];
-		g_ptr_array_add(old, kvc_object_key_ref(ref->key));
-	}
+	g_autoptr(GPtrArray) old = kvcfs_chain_keys(prefix->chain);
 	kvcfs_chain_clear_locked(prefix);
 	kvcfs_chain_append_lines_locked(prefix, text, len);
-	for (guint i = 0; i < old->len; i++)
-		if (!kvcfs_prefix_has_locked(prefix, old->pdata[i]))
-			kvcfs_notifier_entry_lost_locked(prefix->fs->notifier, prefix,
-							 old->pdata[i]);
+	kvcfs_chain_forget_entries_locked(prefix, old);
 }
 
 static void

@@ -76,6 +76,38 @@ write_chain(KvcfsInode *prefix, const GString *text)
 	return kvc_storage_manager_finish_write(fs->sm, object, prefix->key, KVC_FINISH_REPLACE);
 }
 
+/* What is stored under its key now, or on its way there. */
+static uint32_t
+stored_version(Kvcfs *fs, KvcObjectKey *key)
+{
+	KvcObjectInfo info = {0};
+	kvc_storage_manager_stat(fs->sm, key, &info);
+	return info.version;
+}
+
+void
+kvcfs_prefix_note_version_locked(KvcfsInode *prefix)
+{
+	prefix->chain->version = stored_version(prefix->fs, prefix->key);
+}
+
+/* True: the timer has to be armed. */
+static bool
+end_saving(KvcfsInode *prefix, int rc)
+{
+	Kvcfs *fs = prefix->fs;
+	bool must_arm = false;
+	kvcfs_count_stat(fs, rc < 0 ? KVCFS_STAT_chains_save_failed : KVCFS_STAT_chains_saved);
+	pthread_mutex_lock(&fs->names);
+	prefix->chain->is_saving = false;
+	if (rc < 0)
+		must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
+	else
+		kvcfs_prefix_note_version_locked(prefix);
+	pthread_mutex_unlock(&fs->names);
+	return must_arm;
+}
+
 int
 kvcfs_prefix_save(KvcfsInode *prefix)
 {
@@ -90,17 +122,12 @@ kvcfs_prefix_save(KvcfsInode *prefix)
 	g_autoptr(GString) text = must_save && !is_gone ? kvcfs_chain_text(prefix->chain) : NULL;
 	if (must_save)
 		prefix->chain->is_dirty = false;
+	prefix->chain->is_saving = text != NULL;
 	pthread_mutex_unlock(&fs->names);
-	if (text)
-		rc = write_chain(prefix, text);
 	bool must_arm = false;
-	if (rc < 0 && text) {
-		kvcfs_count(fs, chains_save_failed);
-		pthread_mutex_lock(&fs->names);
-		must_arm = kvcfs_prefix_mark_dirty_locked(prefix);
-		pthread_mutex_unlock(&fs->names);
-	} else if (text) {
-		kvcfs_count(fs, chains_saved);
+	if (text) {
+		rc = write_chain(prefix, text);
+		must_arm = end_saving(prefix, rc);
 	}
 	pthread_mutex_unlock(&fs->save_lock);
 	if (must_arm)
@@ -140,31 +167,38 @@ kvcfs_prefix_save_all(Kvcfs *fs)
  * has another name by now, and another directory may have this one.
  */
 static bool
-install(KvcfsInode *prefix, const KvcObjectKey *key, const char *text, size_t len)
+install(KvcfsInode *prefix, const KvcObjectKey *key, uint32_t version, const char *text, size_t len)
 {
 	Kvcfs *fs = prefix->fs;
 	pthread_mutex_lock(&fs->names);
 	bool is_named_so = kvc_object_key_equal(prefix->key, key);
-	if (is_named_so && !prefix->chain->is_loaded)
+	if (is_named_so && !prefix->chain->is_loaded) {
 		kvcfs_chain_install_locked(prefix, text, len);
+		prefix->chain->version = version;
+		g_autoptr(GPtrArray) former = g_steal_pointer(&prefix->chain->former);
+		if (former)
+			kvcfs_chain_forget_entries_locked(prefix, former);
+	}
 	pthread_mutex_unlock(&fs->names);
 	return is_named_so;
 }
 
+/* VERSION: the one of KEY before it was asked for. */
 static bool
-install_object(KvcfsInode *prefix, const KvcObjectKey *key, KvcL1Object *object)
+install_object(KvcfsInode *prefix, const KvcObjectKey *key, uint32_t version, KvcL1Object *object)
 {
 	/* What is longer was not written by us. */
 	uint64_t bytes = MIN(kvc_l1_object_get_bytes(object), KVCFS_CHAIN_MAX_BYTES);
 	g_autofree char *text = g_malloc(bytes + 1);
 	ssize_t n = pread(kvc_l1_object_get_fd(object), text, bytes, 0);
 	kvc_storage_manager_finish_read(prefix->fs->sm, object);
-	return n == (ssize_t)bytes && install(prefix, key, text, bytes);
+	return n == (ssize_t)bytes && install(prefix, key, version, text, bytes);
 }
 
 typedef struct ChainLoad {
 	KvcfsInode *prefix; /* owned reference */
 	KvcObjectKey *key;  /* owned; the one of PREFIX when it began */
+	uint32_t version;
 } ChainLoad;
 
 static void load_chain(KvcfsInode *prefix);
@@ -201,7 +235,7 @@ on_loaded(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 	ChainLoad *load = user;
 	KvcfsInode *prefix = load->prefix;
 	KvcL1Object *object = kvcfs_fetch_take_object(fetch, why);
-	bool is_installed = object && install_object(prefix, load->key, object);
+	bool is_installed = object && install_object(prefix, load->key, load->version, object);
 	/* What its former name has now, if anything, is not its chain. */
 	bool has_moved = !is_installed && why == KVCFS_WAKE_DONE &&
 			 !kvc_object_key_equal(kvcfs_inode_get_key(prefix), load->key);
@@ -221,8 +255,9 @@ load_chain(KvcfsInode *prefix)
 {
 	Kvcfs *fs = prefix->fs;
 	ChainLoad *load = g_new(ChainLoad, 1);
-	*load = (ChainLoad){kvcfs_inode_ref(prefix),
-			    kvc_object_key_ref(kvcfs_inode_get_key(prefix))};
+	load->prefix = kvcfs_inode_ref(prefix);
+	load->key = kvc_object_key_ref(kvcfs_inode_get_key(prefix));
+	load->version = stored_version(fs, load->key);
 	kvcfs_fetch_object(fs, NULL, load->key, on_loaded, load);
 }
 
@@ -249,8 +284,9 @@ kvcfs_prefix_is_loaded(KvcfsInode *prefix)
 	if (is_loaded)
 		return true;
 	KvcObjectKey *key = kvcfs_inode_get_key(prefix);
+	uint32_t version = stored_version(fs, key);
 	if (kvc_storage_manager_reserve_read(fs->sm, key, &object) == 0 &&
-	    install_object(prefix, key, object))
+	    install_object(prefix, key, version, object))
 		return true;
 	start_loading(prefix);
 	return false;
@@ -278,4 +314,66 @@ kvcfs_prefix_wait(KvcfsInode *prefix,
 	if (!waits)
 		kvcfs_pending_wake(pending);
 	kvcfs_inode_unref(prefix, 1);
+}
+
+/* ---- Changed by another mount --------------------------------------------------------------- */
+
+/* Was it changed here, and is not stored yet, or is it gone? That is newer than what L2 has. */
+static bool
+is_ours_locked(const KvcfsInode *prefix)
+{
+	return prefix->chain->is_dirty || prefix->chain->is_saving || prefix->is_unlinked;
+}
+
+bool
+kvcfs_prefix_is_check_due(KvcfsInode *prefix)
+{
+	pthread_mutex_lock(&prefix->fs->names);
+	bool is_ours = is_ours_locked(prefix);
+	pthread_mutex_unlock(&prefix->fs->names);
+	return !is_ours && kvcfs_coherence_is_due(prefix->fs, kvcfs_inode_get_key(prefix));
+}
+
+/* What it was is dropped; until the new one is loaded, who asks for an entry waits for that. */
+static void
+forget_chain_locked(KvcfsInode *prefix)
+{
+	KvcfsChain *chain = prefix->chain;
+	chain->former = kvcfs_chain_keys(chain);
+	kvcfs_chain_clear_locked(prefix);
+	chain->is_loaded = false;
+}
+
+static void
+remove_locked(KvcfsInode *prefix)
+{
+	Kvcfs *fs = prefix->fs;
+	g_autoptr(GPtrArray) old = kvcfs_chain_keys(prefix->chain);
+	prefix->is_unlinked = true;
+	kvcfs_chain_clear_locked(prefix);
+	kvcfs_chain_forget_entries_locked(prefix, old);
+	if (g_hash_table_lookup(fs->prefixes, prefix->key) == prefix)
+		g_hash_table_remove(fs->prefixes, prefix->key);
+}
+
+bool
+kvcfs_prefix_renew(KvcfsInode *prefix)
+{
+	Kvcfs *fs = prefix->fs;
+	KvcfsChain *chain = prefix->chain;
+	KvcObjectInfo info;
+	bool is_there = true;
+	pthread_mutex_lock(&fs->names);
+	bool is_ours = is_ours_locked(prefix) || chain->is_loading;
+	if (!is_ours)
+		is_there = kvc_storage_manager_stat(fs->sm, prefix->key, &info) == 0;
+	if (!is_there) {
+		remove_locked(prefix);
+	} else if (!is_ours && chain->is_loaded && info.version != chain->version) {
+		kvcfs_attr_remember_prefix_locked(prefix, &info);
+		kvcfs_chain_set_time_locked(prefix, prefix->mtime_ns);
+		forget_chain_locked(prefix);
+	}
+	pthread_mutex_unlock(&fs->names);
+	return is_there;
 }
