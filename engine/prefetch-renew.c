@@ -32,8 +32,9 @@ static bool
 drop_from_l1(KvcPrefetchController *c, KvcObjectKey *key, Renewal *renewal)
 {
 	KvcL1Manager *l1 = c->context->l1;
+	KvcL1Object *none;
 	return kvc_l1_manager_delete_if(l1, key, is_what_was_asked_for, renewal) ||
-	       kvc_l1_manager_reserve_read(l1, &key, 1, 0, NULL, NULL) == 0;
+	       kvc_l1_manager_reserve_read(l1, &key, 1, 0, &none, NULL) == 0;
 }
 
 void

@@ -107,6 +107,23 @@ test_what_is_replaced_leaves_l1(void **state)
 	bench_free(&b);
 }
 
+/* L1 does not have it: only what is known of it changes. */
+static void
+test_what_is_replaced_in_l2_only_is_known(void **state)
+{
+	Bench b = plain_bench_new(1);
+	put_version(&b, 0, 0, 100, 0, 5);
+	assert_int_equal(run(&b, 1, KVC_PREFETCH_LOOKUP_ONLY), 1);
+	put_version(&b, 0, 0, 200, 1, 6);
+	assert_int_equal(run(&b, 1, RENEW), 1);
+	assert_int_equal(info_of(&b, 0).bytes, 200);
+	assert_int_equal(env_stat(b.env, renewed_replaced), 1);
+	fake_put(b.env->fakes[0], b.keys[0], NULL);
+	assert_int_equal(run(&b, 1, RENEW), 1);
+	assert_int_equal(env_tiers(b.env, b.keys[0]), 0);
+	bench_free(&b);
+}
+
 /* Files that others wrote have no stamp: another size, or another mtime. */
 static void
 test_without_a_stamp_size_and_mtime_tell(void **state)
@@ -240,6 +257,7 @@ main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_what_is_the_same_stays),
 		cmocka_unit_test(test_what_is_replaced_leaves_l1),
+		cmocka_unit_test(test_what_is_replaced_in_l2_only_is_known),
 		cmocka_unit_test(test_without_a_stamp_size_and_mtime_tell),
 		cmocka_unit_test(test_what_is_removed_is_gone),
 		cmocka_unit_test(test_what_is_not_stored_yet_stays),
