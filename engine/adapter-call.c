@@ -153,12 +153,29 @@ kvc_adapter_set_attributes(KvcAdapterSlot *slot,
 }
 
 ssize_t
-kvc_adapter_list(KvcAdapterSlot *slot, char **cursor, KvcL2ListEntry *entries, size_t max)
+kvc_adapter_list(KvcAdapterSlot *slot,
+		 const KvcKeyScope *scope,
+		 char **cursor,
+		 KvcL2ListEntry *entries,
+		 size_t max)
 {
 	kvc_lock_assert_none_held("list");
-	ssize_t n = slot->adapter->ops->list(slot->adapter, NULL, cursor, entries, max);
+	ssize_t n = slot->adapter->ops->list(slot->adapter, scope, cursor, entries, max);
 	note_call(slot, (int)MIN(n, 0));
 	return n;
+}
+
+int
+kvc_adapter_get_changes(KvcAdapterSlot *slot,
+			const KvcKeyScope *scope,
+			uint64_t *stamp,
+			int64_t *changed_ns)
+{
+	kvc_lock_assert_none_held("get_changes");
+	if (!kvc_adapter_admits(slot))
+		return -EHOSTDOWN;
+	return note_call(slot,
+			 slot->adapter->ops->get_changes(slot->adapter, scope, stamp, changed_ns));
 }
 
 bool

@@ -37,8 +37,17 @@ int kvc_adapter_rename(KvcAdapterSlot *slot, KvcObjectKey *old_key, KvcObjectKey
 int kvc_adapter_set_attributes(KvcAdapterSlot *slot,
 			       KvcObjectKey *key,
 			       const KvcObjectAttributes *attributes);
-/* One page of everything; the breaker does not refuse it. */
-ssize_t kvc_adapter_list(KvcAdapterSlot *slot, char **cursor, KvcL2ListEntry *entries, size_t max);
+/* One page of SCOPE (NULL: of everything); the breaker does not refuse it. */
+ssize_t kvc_adapter_list(KvcAdapterSlot *slot,
+			 const KvcKeyScope *scope,
+			 char **cursor,
+			 KvcL2ListEntry *entries,
+			 size_t max);
+/* Only of an adapter that has the slot. */
+int kvc_adapter_get_changes(KvcAdapterSlot *slot,
+			    const KvcKeyScope *scope,
+			    uint64_t *stamp,
+			    int64_t *changed_ns);
 /* False: the adapter does not say. */
 bool kvc_adapter_usage(KvcAdapterSlot *slot, KvcL2Usage *usage);
 void kvc_adapter_describe(KvcAdapterSlot *slot, KvcDescribeFunc func, void *user);

@@ -21,7 +21,7 @@ list_page(KvcListing *listing, char **cursor)
 	KvcControllerContext *context = &listing->sm->context;
 	KvcAdapterSlot *slot = &context->adapters[listing->adapter];
 	KvcL2ListEntry entries[PAGE] = {0};
-	ssize_t n = kvc_adapter_list(slot, cursor, entries, PAGE);
+	ssize_t n = kvc_adapter_list(slot, NULL, cursor, entries, PAGE);
 	for (ssize_t i = 0; i < n; i++) {
 		KvcObjectAttributes attributes = kvc_l2_object_info_attributes(&entries[i].info);
 		uint32_t older = kvc_key_index_add_with(context->index, entries[i].key,
@@ -82,6 +82,7 @@ kvc_listing_start(KvcStorageManager *sm, size_t i)
 	KvcListing *listing = &sm->listings[i];
 	if (!sm->context.adapters[i].adapter->ops->list)
 		return;
+	listing->begun_ns = kvc_wall_ns();
 	__atomic_store_n(&sm->context.adapters[i].is_listing, true, __ATOMIC_RELEASE);
 	listing->is_running = pthread_create(&listing->thread, NULL, listing_thread, listing) == 0;
 	g_assert(listing->is_running);

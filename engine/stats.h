@@ -78,6 +78,7 @@
 	X(listed_keys, "Keys found in L2 by the listing at the start")                             \
 	X(list_failed, "Listings of an adapter that ended with an error")                          \
 	X(older_versions, "Files that an adapter was found to have an older version of")           \
+	X(relists, "Directories of a shared L2 listed again, since somebody changed them")         \
 	X(renewed_replaced, "Files that somebody else has replaced in a shared L2")                \
 	X(renewed_removed, "Files in L1 that somebody else has removed from every L2")
 

@@ -20,11 +20,19 @@ typedef struct KvcListing {
 	bool is_stopping; /* Atomic: it ends early */
 	bool is_done;	  /* Protected by the manager's lock */
 	int error;	  /* Atomic: 0 or -errno, once done */
+	int64_t begun_ns; /* Immutable once it runs: CLOCK_REALTIME */
 	uint64_t count;	  /* Atomic: keys so far */
 } KvcListing;
 
+/* Lists again what others may have changed (relist.c). */
+typedef struct KvcRelister KvcRelister;
+KvcRelister *kvc_relister_new(KvcStorageManager *sm);
+/* Ends what it is doing early. Before the controllers stop. */
+void kvc_relister_free(KvcRelister *l);
+
 struct KvcStorageManager {
 	/* Immutable after new. */
+	KvcRelister *relister;
 	KvcControllerContext context;
 	KvcL1Memory *memory;
 	struct KvcEvictionController *eviction;

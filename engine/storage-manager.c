@@ -178,6 +178,7 @@ kvc_storage_manager_new(const KvcStorageManagerConfig *config, GError **error)
 	kvc_rwlock_init(&sm->adapters_lock, KVC_LOCK_ADAPTER_SET);
 	kvc_cond_init(&sm->listed);
 	kvc_cond_init(&sm->adapters_changed);
+	sm->relister = kvc_relister_new(sm);
 	sm->context.adapters = g_new0(KvcAdapterSlot, KVC_MAX_ADAPTERS);
 	sm->context.descriptors = g_new0(KvcAdapterDescriptor, KVC_MAX_ADAPTERS);
 	sm->context.stats = &sm->stats;
@@ -198,6 +199,7 @@ kvc_storage_manager_new(const KvcStorageManagerConfig *config, GError **error)
 void
 kvc_storage_manager_free(KvcStorageManager *sm)
 {
+	kvc_relister_free(sm->relister);
 	for (size_t i = 0; i < KVC_MAX_ADAPTERS; i++)
 		kvc_listing_stop(sm, i, 0);
 	/* First: its thread walks the listeners, and one of them is the store controller's. */

@@ -11,6 +11,9 @@
  *	f:<counts>:<path>	below plain/, the same
  *
  * so a page costs what is in it, and no state is kept for passes that nobody finishes.
+ *
+ * A pass of one scope looks at the names in the flat directory only, until one is of that scope,
+ *and at one directory of one of the trees.
  */
 
 #include <dirent.h>
@@ -123,6 +126,31 @@ add_entry(ListPass *pass, KvcObjectKey *key, const char *path, struct stat *st)
 	pass->entries[pass->n++] = (KvcL2ListEntry){key, info};
 }
 
+/* The directory below BASE that has the files of SCOPE which are not in the flat directory
+ * (transfer full). */
+static char *
+scope_dir(const KvcKeyScope *scope)
+{
+	KvcSpace space = scope->is_plain ? KVC_SPACE_PLAIN : KVC_SPACE_PREFIX;
+	g_autoptr(KvcObjectKey) key = kvc_object_key_new((KvcKeyScope *)scope, space, "x", 1, NULL);
+	g_autofree char *path = key ? fs_path_format(key) : NULL;
+
+	/* Of a scope whose files are all in the flat directory, under digests. */
+	return path && strchr(path, '/') ? g_path_get_dirname(path) : NULL;
+}
+
+/* May the flat file NAME be of the scope that the pass is about? Without a look at the file. */
+static bool
+may_be_listed(const ListPass *pass, const char *name)
+{
+	if (!pass->scope || fs_is_digest_name(name))
+		return true;
+	if (pass->scope->is_plain)
+		return false;
+	g_autoptr(KvcObjectKey) key = fs_path_parse(name);
+	return key && key->scope == pass->scope;
+}
+
 /* Not under the name that we would use, and that one exists too: the same key would come twice. */
 static bool
 is_duplicate(FsAdapter *fs, const KvcObjectKey *key, const char *name)
@@ -141,7 +169,7 @@ add_flat_file(ListPass *pass, const struct dirent *entry)
 	struct stat st;
 	int pid, errnum = 0;
 
-	if (entry->d_type == DT_DIR || fs_temp_name_parse(name, &pid))
+	if (entry->d_type == DT_DIR || fs_temp_name_parse(name, &pid) || !may_be_listed(pass, name))
 		return;
 	if (fstatat(pass->fs->base_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
 		note_unreadable(pass, name, errno);
@@ -282,13 +310,29 @@ walk_tree(ListPass *pass, const char *dir, const char *after)
 		if (!stat_in_tree(pass, file, &st))
 			continue;
 		if (S_ISDIR(st.st_mode)) {
-			walk_tree(pass, path, rest);
+			if (!pass->scope)
+				walk_tree(pass, path, rest);
 			continue;
 		}
 		add_tree_file(pass, file, &st);
 		g_free(pass->path);
 		pass->path = g_steal_pointer(&path);
 	}
+}
+
+/* The one directory of the tree in which the files of the pass's scope are, behind AFTER. */
+static void
+list_scope_dir(ListPass *pass, const char *after)
+{
+	g_autofree char *dir = scope_dir(pass->scope);
+	const char *root = place_dirs[pass->place];
+	size_t len = strlen(root);
+
+	if (!dir || strncmp(dir, root, len) || (dir[len] != '/' && dir[len] != '\0'))
+		return;
+	const char *below = dir[len] == '/' ? dir + len + 1 : "";
+	size_t skip = *below ? strlen(below) + 1 : 0;
+	walk_tree(pass, below, after ? after + skip : NULL);
 }
 
 /* Goes on in the tree where the pass stands. */
@@ -298,7 +342,10 @@ list_tree(ListPass *pass)
 	g_autofree char *after = g_steal_pointer(&pass->path);
 
 	pass->path = g_strdup(after ? after : "");
-	walk_tree(pass, "", after && *after ? after : NULL);
+	if (pass->scope)
+		list_scope_dir(pass, after && *after ? after : NULL);
+	else
+		walk_tree(pass, "", after && *after ? after : NULL);
 }
 
 /* Goes on where the pass stands, until the page is full or all was seen; 0 or -errno. */
@@ -325,6 +372,8 @@ finish_pass(ListPass *pass)
 {
 	FsAdapter *fs = pass->fs;
 
+	if (pass->scope)
+		return; /* not all was seen */
 	atomic_store(&fs->stats.foreign_files, pass->foreign);
 	if (!atomic_exchange(&fs->counted, true)) {
 		atomic_fetch_add(&fs->bytes_used, (int64_t)pass->bytes);
@@ -359,4 +408,39 @@ fs_list(FsAdapter *fs, const KvcKeyScope *scope, char **cursor, KvcL2ListEntry *
 	}
 	g_free(pass.path);
 	return rc < 0 ? rc : (ssize_t)pass.n;
+}
+
+/* ---- Changes ------------------------------------------------------------------------------- */
+
+/* The mtime of the directory PATH, which moves with each name that comes, goes or is replaced. */
+static int
+note_changes(FsAdapter *fs, const char *path, uint64_t *stamp, int64_t *changed_ns)
+{
+	struct stat st;
+
+	if (fstatat(fs->base_fd, path, &st, AT_SYMLINK_NOFOLLOW) < 0) {
+		if (errno != ENOENT && errno != ENOTDIR)
+			return -errno;
+		st = (struct stat){0}; /* made by the first file */
+	}
+	*stamp = (*stamp * 31 + (uint64_t)st.st_ino) * 31 + (uint64_t)fs_mtime_ns(&st);
+	*changed_ns = MAX(*changed_ns, fs_mtime_ns(&st));
+	return 0;
+}
+
+int
+fs_get_changes(FsAdapter *fs, const KvcKeyScope *scope, uint64_t *stamp, int64_t *changed_ns)
+{
+	g_autofree char *dir = scope_dir(scope);
+	int rc = fs_place_is_lost(fs, FS_LOOKUP) ? -FS_LOST : 0;
+
+	*stamp = 0;
+	*changed_ns = 0;
+	/* Few plain files are in the flat directory, under digests: those are found by their names.
+	 */
+	if (rc == 0 && (!scope->is_plain || !dir))
+		rc = note_changes(fs, ".", stamp, changed_ns);
+	if (rc == 0 && dir)
+		rc = note_changes(fs, dir, stamp, changed_ns);
+	return rc;
 }

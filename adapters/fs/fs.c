@@ -347,6 +347,15 @@ fs_list_slot(KvcL2Adapter *adapter,
 	return fs_list((FsAdapter *)adapter, scope, cursor, entries, max);
 }
 
+static int
+fs_get_changes_slot(KvcL2Adapter *adapter,
+		    const KvcKeyScope *scope,
+		    uint64_t *stamp,
+		    int64_t *changed_ns)
+{
+	return fs_get_changes((FsAdapter *)adapter, scope, stamp, changed_ns);
+}
+
 static void
 fs_usage_slot(KvcL2Adapter *adapter, KvcL2Usage *usage)
 {
@@ -382,6 +391,7 @@ static const KvcL2AdapterOps fs_adapter_ops = {
 	.rename_key = fs_rename_key_slot,
 	.set_attributes = fs_set_attributes_slot,
 	.list = fs_list_slot,
+	.get_changes = fs_get_changes_slot,
 	.usage = fs_usage_slot,
 	.describe = fs_describe_slot,
 };

@@ -321,6 +321,7 @@ ssize_t fs_list(FsAdapter *fs,
 		char **cursor,
 		KvcL2ListEntry *entries,
 		size_t max);
+int fs_get_changes(FsAdapter *fs, const KvcKeyScope *scope, uint64_t *stamp, int64_t *changed_ns);
 int64_t fs_mtime_ns(const struct stat *st);
 /* Removes what dead processes left in the directory PATH: temporary files, empty directories. */
 void fs_clean_directory(FsAdapter *fs, const char *path);

@@ -206,6 +206,17 @@ struct KvcL2AdapterOps {
 			char **cursor,
 			KvcL2ListEntry *entries,
 			size_t max);
+	/*
+	 * Optional, blocks. Has anybody stored, replaced or removed an entry of SCOPE? *STAMP is
+	 * then another one than before, to be compared only; *CHANGED_NS is when that was last
+	 * done, by the store's clock, since the epoch (0: never): changes shortly before and after
+	 * may have one stamp. It may change for other reasons too. Without this slot a shared
+	 * store is not listed again. 0 or -errno.
+	 */
+	int (*get_changes)(KvcL2Adapter *adapter,
+			   const KvcKeyScope *scope,
+			   uint64_t *stamp,
+			   int64_t *changed_ns);
 	/* Optional, never blocks. */
 	void (*usage)(KvcL2Adapter *adapter, KvcL2Usage *usage);
 	/*

@@ -366,6 +366,17 @@ size_t kvc_storage_manager_list(KvcStorageManager *sm,
 				KvcListEntry *entries,
 				size_t max);
 
+/*
+ * SCOPE's keys are listed again in every shared adapter that says that something changed there;
+ * what is thereby found to have come, gone or been replaced is so for stat and list from then on.
+ * Calls DONE(user) once when that has ended, possibly before this returns, else in a thread of its
+ * own; it must not block. Any thread; does not block.
+ */
+void kvc_storage_manager_relist(KvcStorageManager *sm,
+				KvcKeyScope *scope,
+				void (*done)(void *user),
+				void *user);
+
 /* All scopes with a known key (transfer full, of referenced KvcKeyScope). From memory. */
 GPtrArray *kvc_storage_manager_list_scopes(KvcStorageManager *sm);
 
