@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Other mounts write to the same L2. Plain files, which can be replaced, and the chains of prefix
- * directories are looked up there again when that was last done more than --coherence ago: in a
- * LOOKUP, OPEN or OPENDIR, at most for --lookup-wait. What L2 does not tell in that time is served
- * as it is known, and counted; L2 is then not waited for again before another --coherence.
+ * Other mounts write to the same L2. Directories whose listing is older than --coherence are listed
+ * there again at OPENDIR, where something changed. Plain files, which can be replaced, and the
+ * chains of prefix directories are looked up there again when that was last done more than
+ * --coherence ago: in a LOOKUP, OPEN or OPENDIR, at most for --lookup-wait. What L2 does not tell
+ * in that time is served as it is known, and counted; L2 is then not waited for again before
+ * another --coherence.
  */
 
 #include "fs/internal.h"
@@ -160,4 +162,42 @@ kvcfs_coherence_check(Kvcfs *fs,
 	};
 	kvcfs_count(fs, checks);
 	kvcfs_fetch_start(fs, req, &params, false, kvcfs_now_ns() + wait, after_check, check);
+}
+
+/* ---- Listings ------------------------------------------------------------------------------ */
+
+bool
+kvcfs_listing_begin_renewal(KvcfsInode *dir)
+{
+	Kvcfs *fs = dir->fs;
+	if (!kvc_storage_manager_has_shared_l2(fs->sm))
+		return false;
+	int64_t now = kvcfs_now_ns();
+	pthread_mutex_lock(&fs->names);
+	bool is_due = !is_recent(fs, dir->listed_ns, now);
+	if (is_due)
+		dir->listed_ns = now;
+	pthread_mutex_unlock(&fs->names);
+	return is_due;
+}
+
+static void
+on_relisted(void *user)
+{
+	kvcfs_pending_wake(user);
+}
+
+void
+kvcfs_listing_renew(KvcfsInode *dir,
+		    fuse_req_t req,
+		    void (*answer)(fuse_req_t req, KvcfsWake why, void *user),
+		    void *user)
+{
+	Kvcfs *fs = dir->fs;
+	int64_t deadline = kvcfs_now_ns() + fs->config.lookup_wait_ns;
+	pthread_mutex_lock(&fs->names);
+	g_autoptr(KvcKeyScope) scope = kvc_key_scope_ref(dir->scope);
+	pthread_mutex_unlock(&fs->names);
+	KvcfsPending *pending = kvcfs_pending_new(fs->pendings, req, deadline, answer, user);
+	kvc_storage_manager_relist(fs->sm, scope, on_relisted, pending);
 }

@@ -30,7 +30,7 @@ typedef struct Opendir {
 	struct fuse_file_info fi;
 	KvcfsHandle *handle; /* owned until answered */
 	int64_t deadline_ns;
-	bool has_checked, has_waited_chain, has_waited_commit;
+	bool has_checked, has_renewed, has_waited_chain, has_waited_commit;
 } Opendir;
 
 static void opendir_step(Opendir *open);
@@ -152,6 +152,15 @@ after_check(fuse_req_t req, KvcfsWake why, void *user)
 }
 
 static void
+after_renewal(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Opendir *open = user;
+	if (why == KVCFS_WAKE_TIMEOUT)
+		kvcfs_count(open->fs, listings_stale);
+	after_wait(req, why, open);
+}
+
+static void
 opendir_step(Opendir *open)
 {
 	Kvcfs *fs = open->fs;
@@ -167,16 +176,24 @@ opendir_step(Opendir *open)
 		kvcfs_prefix_wait(dir, open->req, open->deadline_ns, after_wait, open);
 		return;
 	}
+	if (!is_prefix && !open->has_renewed && kvcfs_listing_begin_renewal(dir)) {
+		open->has_renewed = true;
+		kvcfs_listing_renew(dir, open->req, after_renewal, open);
+		return;
+	}
 	KvcfsClosingFilter filter = {.scope = dir->scope};
 	if (!open->has_waited_commit && kvcfs_is_closing(fs, &filter)) {
 		open->has_waited_commit = true;
 		kvcfs_wait_for_commit(fs, open->req, &filter, after_wait, open);
 		return;
 	}
-	if (is_prefix)
+	if (is_prefix) {
 		plan_chain(open);
-	else
-		opendir_end(open);
+		return;
+	}
+	if (dir->kind == KVCFS_DIR)
+		open->handle->children = kvcfs_tree_list(dir);
+	opendir_end(open);
 }
 
 static GPtrArray *
@@ -203,8 +220,6 @@ kvcfs_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 		kvcfs_handle_new(is_prefix ? KVCFS_HANDLE_PREFIX_DIR : KVCFS_HANDLE_DIR, dir);
 	if (dir->kind == KVCFS_CONTROL_ROOT)
 		open->handle->children = control_files(fs);
-	else if (dir->kind == KVCFS_DIR)
-		open->handle->children = kvcfs_tree_list(dir);
 	if (dir->scope)
 		opendir_step(open);
 	else

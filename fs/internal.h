@@ -58,6 +58,7 @@
 	X(lookups_timed_out, "Of these, those answered ENOENT before L2 did")                      \
 	X(checks, "Plain files and chains looked up in a shared L2 again, after --coherence")      \
 	X(checks_stale, "Times these were served as known: L2 did not tell in --lookup-wait")      \
+	X(listings_stale, "Directories listed as known: L2 did not tell in --lookup-wait")         \
 	X(chains_saved, "Chains of prefix directories written to L1 and L2")                       \
 	X(chains_save_failed, "Chains that could not be written (tried again)")                    \
 	X(chains_load_failed, "Chains that could not be loaded in time")                           \
@@ -179,6 +180,7 @@ struct KvcfsInode {
 	GHashTable *children; /* DIR: name -> inode (owned reference) */
 	GHashTable *temps;    /* RANK, PREFIX, DIR: name -> inode (owned reference), or NULL */
 	GHashTable *nlinks;   /* RANK: key -> references in loaded chains, or NULL */
+	int64_t listed_ns;    /* RANK, DIR: when its listing was last renewed */
 	uint64_t last_bytes;  /* RANK, DIR: size of the last object written: the next reservation */
 	KvcfsChain *chain;    /* PREFIX */
 	KvcfsStaging *staging; /* OBJECT: not committed yet */
@@ -408,6 +410,18 @@ void kvcfs_coherence_check(Kvcfs *fs,
 			   KvcObjectKey *key,
 			   void (*answer)(fuse_req_t req, KvcfsWake why, void *user),
 			   void *user);
+
+/* Is the listing of DIR, a RANK or DIR, to be renewed before it is shown? If so it is from now on.
+ */
+bool kvcfs_listing_begin_renewal(KvcfsInode *dir);
+/*
+ * Renews it, and keeps REQ until that is done, at most for --lookup-wait. ANSWER as in
+ * kvcfs_pending_new(); whatever WHY, unless INTERRUPT: what is known by then is the listing.
+ */
+void kvcfs_listing_renew(KvcfsInode *dir,
+			 fuse_req_t req,
+			 void (*answer)(fuse_req_t req, KvcfsWake why, void *user),
+			 void *user);
 
 /* ---- commit-wait.c: names whose writer has closed -------------------------------------------- */
 
