@@ -66,6 +66,54 @@ test_names_and_bytes(void **state)
 	fs_free(&fs);
 }
 
+static uint64_t
+changes_of(Fs *fs, const KvcObjectKey *key)
+{
+	const int64_t minute = 60 * INT64_C(1000000000), now = g_get_real_time() * 1000;
+	uint64_t stamp;
+	int64_t changed_ns;
+
+	assert_int_equal(fs->ops->get_changes(fs->adapter, key->scope, &stamp, &changed_ns), 0);
+	assert_in_range(changed_ns, now - minute, now + minute);
+	/* Times of files are coarser than that. */
+	g_usleep(50 * 1000);
+	return stamp;
+}
+
+/* A store, a replacement and a removal, each in its scope only. */
+static void
+test_changes_of_a_scope(void **state)
+{
+	g_autoptr(KvcObjectKey) a = plain("a", "file"), b = plain("b", "file");
+	g_autoptr(KvcObjectKey) first = chunk(1), second = chunk(2), prefix = chain("p");
+	Fs fs;
+
+	fs_new(&fs, "");
+	store(&fs, a, 10, 1);
+	store(&fs, b, 10, 1);
+	store(&fs, first, 10, 1);
+	store(&fs, prefix, 10, 1);
+	uint64_t stamp_a = changes_of(&fs, a), stamp_b = changes_of(&fs, b);
+	uint64_t stamp = changes_of(&fs, first);
+	assert_true(stamp_a == changes_of(&fs, a));
+	store(&fs, a, 10, 2);
+	assert_true(stamp_a != changes_of(&fs, a));
+	assert_true(stamp_b == changes_of(&fs, b));
+	assert_true(stamp == changes_of(&fs, first));
+	assert_true(delete_key(&fs, b));
+	KvcL2ObjectInfo info;
+	assert_false(lookup_and_lock(&fs, b, &info));
+	store(&fs, second, 10, 1);
+	uint64_t next = changes_of(&fs, first);
+	assert_true(next != stamp);
+	store(&fs, prefix, 20, 2);
+	stamp = changes_of(&fs, first);
+	assert_true(next != stamp);
+	assert_true(delete_key(&fs, first));
+	assert_true(stamp != changes_of(&fs, first));
+	fs_free(&fs);
+}
+
 /* Each key once, whatever the page; every space beside the others. */
 static void
 test_list(void **state)
@@ -420,6 +468,7 @@ main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_names_and_bytes),
+		cmocka_unit_test(test_changes_of_a_scope),
 		cmocka_unit_test(test_list),
 		cmocka_unit_test(test_foreign_files),
 		cmocka_unit_test(test_deep_directories),
