@@ -25,15 +25,16 @@ reply_attr(fuse_req_t req, KvcfsInode *inode)
 }
 
 /*
- * INODE has been removed, and nobody has it open. Of a plain file the kernel asks in the middle of
- * an open that has found it just before, and goes on to OPEN; of a hash also for a name in a prefix
- * directory that it will be told to forget, and has to look once more.
+ * INODE has been removed, and nobody has it open. Of a plain or a temporary file (without a key)
+ * the kernel asks in the middle of an open that has found it just before, and goes on to OPEN; of a
+ * hash also for a name in a prefix directory that it will be told to forget, and has to look once
+ * more.
  */
 static void
 reply_removed(fuse_req_t req, KvcfsInode *inode, struct stat *st)
 {
-	bool is_plain = kvcfs_inode_get_key(inode)->space == KVC_SPACE_PLAIN;
-	if (is_plain)
+	const KvcObjectKey *key = kvcfs_inode_get_key(inode);
+	if (!key || key->space == KVC_SPACE_PLAIN)
 		fuse_reply_attr(req, st, 0);
 	else
 		fuse_reply_err(req, ESTALE);
@@ -45,7 +46,8 @@ kvcfs_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	KvcfsInode *inode = kvcfs_inode_of(kvcfs_of(req), ino);
 	struct stat st;
 	int rc = kvcfs_inode_get_attr(inode, &st);
-	if (rc == -ENOENT && inode->is_unlinked && inode->key)
+	bool is_file = inode->kind == KVCFS_OBJECT;
+	if (rc == -ENOENT && is_file && (inode->is_unlinked || !kvcfs_inode_get_key(inode)))
 		reply_removed(req, inode, &st);
 	else if (rc < 0)
 		fuse_reply_err(req, -rc);
@@ -491,6 +493,8 @@ open_staging(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	}
 	if ((fi->flags & O_TRUNC) && !was_redirected)
 		rc = truncate_staging(req, inode);
+	if (rc == -EROFS) /* renamed meanwhile, and being committed */
+		return false;
 	if (rc < 0) {
 		fuse_reply_err(req, -rc);
 		return true;
@@ -594,10 +598,14 @@ open_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 static void
 open_now(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 {
+	bool is_write = (fi->flags & O_ACCMODE) != O_RDONLY || (fi->flags & O_TRUNC);
 	if (open_staging(req, inode, fi))
 		return;
-	else if (inode->key)
+	if (inode->key)
 		check_and_open_object(req, inode, fi);
+	else if (is_write && kvcfs_redirect_retry_temp(inode->fs, fuse_req_ctx(req)->pid, inode,
+						       fi->flags & O_TRUNC))
+		fuse_reply_err(req, ESTALE); /* who may create the name does so then */
 	else
 		fuse_reply_err(req, ENOENT);
 }

@@ -183,6 +183,7 @@ free_inode(KvcfsInode *inode)
 	g_clear_pointer(&inode->scope, kvc_key_scope_unref);
 	pthread_mutex_destroy(&inode->io_lock);
 	free_retired(inode);
+	g_free(inode->was_temp_name);
 	g_free(inode->name);
 	g_free(inode);
 }

@@ -193,7 +193,9 @@ struct KvcfsInode {
 	KvcXattrs *xattrs; /* owned or NULL; of an OBJECT until it is committed */
 	bool is_pinned;	   /* staging: to be pinned at its commit */
 	KvcObjectKey *via; /* OBJECT: the chain of the prefix directory it was last looked up in */
-	uint64_t told_bytes; /* OBJECT: the size that the kernel was last told */
+	uint64_t told_bytes;	       /* OBJECT: the size that the kernel was last told */
+	char *was_temp_name;	       /* OBJECT: the last temporary name that it lost, or NULL */
+	const KvcfsInode *was_temp_in; /* in this directory; only to compare */
 
 	/* Protected by io_lock. OBJECT only. */
 	pthread_mutex_t io_lock;
@@ -620,12 +622,20 @@ KvcfsInode *kvcfs_redirect_found(Kvcfs *fs, KvcObjectKey *key, pid_t tid);
 void kvcfs_redirect_not_found(Kvcfs *fs, const KvcObjectKey *key, pid_t tid);
 /* TID makes KEY: what it was redirected for is over. */
 void kvcfs_redirect_created(Kvcfs *fs, const KvcObjectKey *key, pid_t tid);
+/*
+ * The same for the LOOKUP of the temporary file NAME in DIR. Who truncates it gets a fresh one
+ * (transfer full) in its place.
+ */
+KvcfsInode *kvcfs_redirect_found_temp(KvcfsInode *dir, const char *name, pid_t tid);
+void kvcfs_redirect_created_temp(KvcfsInode *dir, const char *name, pid_t tid);
 /* TID has arrived at INODE: true if it was redirected there; that is over then. */
 bool kvcfs_redirect_take(KvcfsInode *inode, pid_t tid);
 /* May an open of KEY by TID still be answered ESTALE? The kernel repeats a walk only once. */
 bool kvcfs_redirect_retry_once(Kvcfs *fs, pid_t tid, KvcObjectKey *key);
 /* The same for an open for writing of INODE, which has been removed; its next LOOKUP as above. */
 bool kvcfs_redirect_retry_writer(Kvcfs *fs, pid_t tid, KvcfsInode *inode, bool truncates);
+/* The same for INODE that was a temporary file, and is nothing any more, or being committed. */
+bool kvcfs_redirect_retry_temp(Kvcfs *fs, pid_t tid, KvcfsInode *inode, bool truncates);
 /* An open of KEY by TID succeeded: the next one may retry again. */
 void kvcfs_redirect_forget_retry(Kvcfs *fs, pid_t tid, const KvcObjectKey *key);
 /* At the end of the session. */

@@ -324,6 +324,8 @@ kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
 	pid_t tid = fuse_req_ctx(req)->pid;
 	KvcfsInode *inode = kvcfs_redirect_lookup(dir, name, tid);
+	if (!inode)
+		inode = kvcfs_redirect_found_temp(dir, name, tid);
 	if (!inode && !(is_keys_file(dir, name) && kvcfs_prefix_hides_keys_file(dir, tid)))
 		inode = lookup_other(dir, name);
 	KvcObjectKey *key = !inode && has_objects(dir) ? kvcfs_name_to_key(dir->scope, name) : NULL;
@@ -454,6 +456,8 @@ forget_redirect(fuse_req_t req, KvcfsInode *dir, const char *name)
 	g_autoptr(KvcObjectKey) key = dir->scope ? kvcfs_name_to_key(dir->scope, name) : NULL;
 	if (key)
 		kvcfs_redirect_created(dir->fs, key, fuse_req_ctx(req)->pid);
+	else
+		kvcfs_redirect_created_temp(dir, name, fuse_req_ctx(req)->pid);
 }
 
 void

@@ -196,7 +196,7 @@ steal_lost(Kvcfs *fs, const KvcObjectKey *key, pid_t tid, unsigned n_not_found)
 	Redirect *redirect = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
 	bool is_writers = redirect && redirect->origin && redirect->deadline_ns > kvcfs_now_ns();
 	if (is_writers &&
-	    ((!redirect->inode && kvc_object_key_equal(redirect->key, key)) ||
+	    ((!redirect->inode && redirect->key && kvc_object_key_equal(redirect->key, key)) ||
 	     had_key_locked(redirect->origin, key)) &&
 	    (n_not_found == 0 || ++redirect->n_not_found >= n_not_found))
 		lost = steal_locked(fs, tid);
@@ -237,6 +237,85 @@ kvcfs_redirect_created(Kvcfs *fs, const KvcObjectKey *key, pid_t tid)
 {
 	redirect_free(steal_lost(fs, key, tid, 0));
 }
+
+/* ---- Temporary files that lose their names --------------------------------------------------- */
+
+/* Does TID want to write the temporary file NAME in DIR, and what its OPEN was of has lost that
+ * name? */
+static bool
+wants_temp_locked(const Redirect *redirect, const KvcfsInode *dir, const char *name)
+{
+	const KvcfsInode *origin = redirect ? redirect->origin : NULL;
+	return origin && redirect->deadline_ns > kvcfs_now_ns() && origin->was_temp_in == dir &&
+	       g_strcmp0(origin->was_temp_name, name) == 0;
+}
+
+KvcfsInode *
+kvcfs_redirect_found_temp(KvcfsInode *dir, const char *name, pid_t tid)
+{
+	Kvcfs *fs = dir->fs;
+	KvcfsInode *there = NULL, *fresh = NULL, *its_dir = NULL;
+	g_autofree char *its_name = NULL;
+	Redirect *lost = NULL;
+	if (__atomic_load_n(&fs->n_redirects, __ATOMIC_ACQUIRE) == 0)
+		return NULL;
+	pthread_mutex_lock(&fs->names);
+	const Redirect *redirect = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
+	if (wants_temp_locked(redirect, dir, name) && redirect->truncates)
+		there = kvcfs_temp_lookup_locked(dir, name);
+	if (there) {
+		kvcfs_inode_ref_locked(there);
+		lost = steal_locked(fs, tid);
+	}
+	pthread_mutex_unlock(&fs->names);
+	if (!there)
+		return NULL;
+	if (kvcfs_staging_displace(there, &fresh, &its_dir, &its_name) > 0) {
+		kvcfs_inode_ref(fresh);
+		kvcfs_redirect_temp(fs, tid, dir, name, fresh);
+	}
+	if (its_dir)
+		kvcfs_inode_unref(its_dir, 1);
+	kvcfs_inode_unref(there, 1);
+	redirect_free(lost);
+	return fresh;
+}
+
+void
+kvcfs_redirect_created_temp(KvcfsInode *dir, const char *name, pid_t tid)
+{
+	Kvcfs *fs = dir->fs;
+	if (__atomic_load_n(&fs->n_redirects, __ATOMIC_ACQUIRE) == 0)
+		return;
+	pthread_mutex_lock(&fs->names);
+	const Redirect *redirect = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
+	bool is_over = wants_temp_locked(redirect, dir, name);
+	Redirect *lost = is_over ? steal_locked(fs, tid) : NULL;
+	pthread_mutex_unlock(&fs->names);
+	redirect_free(lost);
+}
+
+bool
+kvcfs_redirect_retry_temp(Kvcfs *fs, pid_t tid, KvcfsInode *inode, bool truncates)
+{
+	if (tid == 0)
+		return false; /* nobody in particular */
+	pthread_mutex_lock(&fs->names);
+	Redirect *old = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
+	bool is_used = old && old->origin && !old->key && old->deadline_ns > kvcfs_now_ns();
+	old = is_used ? steal_locked(fs, tid) : NULL;
+	pthread_mutex_unlock(&fs->names);
+	redirect_free(old);
+	if (is_used)
+		return false;
+	Redirect *redirect = g_new0(Redirect, 1);
+	redirect->origin = kvcfs_inode_ref(inode);
+	redirect->truncates = truncates;
+	add(fs, tid, redirect);
+	return true;
+}
+
+/* ---- The end --------------------------------------------------------------------------------- */
 
 bool
 kvcfs_redirect_take(KvcfsInode *inode, pid_t tid)
@@ -287,7 +366,7 @@ kvcfs_redirect_forget_retry(Kvcfs *fs, pid_t tid, const KvcObjectKey *key)
 		return;
 	pthread_mutex_lock(&fs->names);
 	Redirect *old = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
-	bool is_mine = old && !old->inode && kvc_object_key_equal(old->key, key);
+	bool is_mine = old && !old->inode && old->key && kvc_object_key_equal(old->key, key);
 	old = is_mine ? steal_locked(fs, tid) : NULL;
 	pthread_mutex_unlock(&fs->names);
 	redirect_free(old);

@@ -291,8 +291,9 @@ rename_object(KvcfsInode *dir,
 	      pid_t tid)
 {
 	g_autoptr(KvcObjectKey) key = dir->scope ? kvcfs_name_to_key(dir->scope, name) : NULL;
-	if (!key)
-		return -EXDEV;
+	bool was_temp = dir->scope && kvcfs_name_classify(dir->scope, name) == KVCFS_NAME_TEMPORARY;
+	if (!key) /* somebody else may have renamed the temporary file by now */
+		return was_temp ? -ENOENT : -EXDEV;
 	if (!kvcfs_dir_has_object(dir, key))
 		return rename_own_file(dir, key, new_dir, new_name, flags, tid);
 	return key->space == KVC_SPACE_PLAIN ? rename_file(dir, key, new_dir, new_name, flags, tid)

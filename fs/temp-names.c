@@ -39,8 +39,10 @@ remove_temp_locked(KvcfsInode *dir, const char *name)
 		g_assert(dir->refs > 1); /* whose request this is */
 		dir->refs--;
 	}
+	g_free(inode->was_temp_name);
+	inode->was_temp_name = g_steal_pointer(&inode->staging->temp_name);
+	inode->was_temp_in = dir;
 	inode->staging->temp_dir = NULL;
-	g_clear_pointer(&inode->staging->temp_name, g_free);
 	return inode;
 }
 

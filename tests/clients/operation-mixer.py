@@ -274,6 +274,9 @@ class Group:
         handles = [h for h in self.handles.values() if condition(h)]
         return self.random.choice(handles) if handles else None
 
+    def is_mapped(self, file):
+        return any(h.file is file and h.map_bytes for h in [*self.handles.values(), *self.kept_maps.values()])
+
     def is_open(self, file):
         return any(h.file is file for h in self.handles.values())
 
@@ -416,8 +419,9 @@ class Group:
         handle.file.needs_tail = False
 
     def do_ftruncate(self, worker):
-        handle = self.any_handle(lambda h: h.worker == worker and h.can_write and not h.map_bytes)
-        if not handle or any(h.map_bytes for h in self.handles.values() if h.file is handle.file):
+        """Not of what is mapped: a store behind the new end is a SIGBUS."""
+        handle = self.any_handle(lambda h: h.worker == worker and h.can_write and not self.is_mapped(h.file))
+        if not handle:
             return
         size = self.random.randint(0, self.random.choice([1, 1000, MAX_BYTES]))
         self.expect(0, worker, "ftruncate", handle.number, size)
