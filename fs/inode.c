@@ -453,6 +453,17 @@ kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st)
 	return rc;
 }
 
+bool
+kvcfs_inode_gives_group(KvcfsInode *dir, gid_t *gid)
+{
+	pthread_mutex_lock(&dir->fs->names);
+	bool is_setgid = dir->mode & S_ISGID;
+	if (is_setgid)
+		*gid = dir->gid;
+	pthread_mutex_unlock(&dir->fs->names);
+	return is_setgid;
+}
+
 /* Only what is committed, and nobody is about to replace, may be cached under its name. */
 static bool
 is_lasting_locked(const KvcfsInode *inode)

@@ -306,6 +306,8 @@ void kvcfs_inode_retire_locked(KvcfsInode *inode, void *data, GDestroyNotify fre
 bool kvcfs_inode_is_replaced_locked(const KvcfsInode *inode);
 /* May the kernel keep its name and attributes for a while? */
 bool kvcfs_inode_is_lasting(KvcfsInode *inode);
+/* Is DIR setgid? Then what is made there has its group, which is stored in GID. Without locks. */
+bool kvcfs_inode_gives_group(KvcfsInode *dir, gid_t *gid);
 /* Attributes: 0 or -ENOENT. Without locks. */
 int kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st);
 /*
