@@ -223,6 +223,7 @@ struct Kvcfs {
 
 	bool is_draining;	       /* Atomic */
 	unsigned n_redirects;	       /* Atomic */
+	size_t n_forgotten;	       /* Atomic: inodes, by the kernel */
 	uint64_t scopes_version;       /* Atomic: moves when a scope became known */
 	uint64_t stats[KVCFS_N_STATS]; /* Atomic */
 
