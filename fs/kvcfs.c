@@ -352,6 +352,7 @@ const struct fuse_lowlevel_ops kvcfs_ops = {
 	.lseek = kvcfs_op_lseek,
 	.opendir = kvcfs_op_opendir,
 	.readdir = kvcfs_op_readdir,
+	.readdirplus = kvcfs_op_readdirplus,
 	.releasedir = kvcfs_op_releasedir,
 	.fsyncdir = op_fsyncdir,
 	.statfs = op_statfs,

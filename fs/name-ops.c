@@ -323,6 +323,7 @@ kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
 	pid_t tid = fuse_req_ctx(req)->pid;
+	kvcfs_count(dir->fs, lookups);
 	KvcfsInode *inode = kvcfs_redirect_lookup(dir, name, tid);
 	if (!inode && !(is_keys_file(dir, name) && kvcfs_prefix_hides_keys_file(dir, tid)))
 		inode = lookup_other(dir, name);
