@@ -56,7 +56,6 @@ directory list "$MNT/large" "$N_FILES" .bin
 assert_eq 0 "$(stat_counter mount_entries_with_attributes)" "attributes in listings of large directories"
 directory stat "$MNT/large" "$N_FILES" .bin
 assert_eq "0 0" "$(stat_counter mount_lookups_asked_l2) $(stat_counter loads)" "lookups asked of L2, and loads"
-directory list "$RANK" "$N_FILES"
 # A sanitizer keeps what is freed.
 if [[ $KVC_TEST_MODE != [at]san ]]; then
 	wait_until 30 "the daemon has given back its memory" grown_at_most

@@ -15,12 +15,12 @@ mkdir -p "$RANK" "$MNT/plain"
 cat >"$WORK/shapes.py" <<'P'
 import itertools, mmap, os, random, sys
 phase, seed, *directories = sys.argv[1:]
-ROOM = 40 << 20
+ROOM = 33 << 20
 memory = memoryview(mmap.mmap(-1, ROOM))
 source = memoryview(mmap.mmap(-1, ROOM))
 source[:] = random.Random(int(seed)).randbytes(4096) * (ROOM // 4096)
 # Lengths of the writes one after the other; how far the buffers are off a page.
-shapes = [([4096], 0), ([33554432], 0), ([28, 70272 - 28], 0), ([5001], 0), ([8192], 3), ([5001], 3), ([28, 33554432], 3)]
+shapes = [([4096], 0), ([33554432], 0), ([28, 70272 - 28], 0), ([5001], 0), ([8192], 3), ([5001], 3), ([28, 2097152], 3)]
 
 def pieces(lengths, off):
     at = off
@@ -43,7 +43,7 @@ for directory, (i, (lengths, off)) in itertools.product(directories, enumerate(s
         assert os.fstat(fd).st_size == total, path
     # All; with room for a page more; the tail; at the end; behind it.
     buffer = memory[off:]
-    for offset, room in ((0, total), (0, total + 4096), (total - 1, 4096), (4095, total), (total, 4096), (total + 4096, 4096)):
+    for offset, room in ((0, total + 4096), (total - 1, 4096), (4095, 5001), (total, 4096), (total + 4096, 4096)):
         want = max(0, min(room, total - offset))
         n = os.preadv(fd, [buffer[:room]], offset)
         assert n == want, (path, offset, room, n)
