@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * OPENDIR, READDIR, RELEASEDIR. Opening a prefix directory submits one prefetch task for its chain
- * and is answered when the lookup phase is done; READDIR never waits. The handle keeps the loaded
- * chunks locked.
+ * OPENDIR, READDIR, READDIRPLUS, RELEASEDIR. Opening a prefix directory submits one prefetch task
+ * for its chain and is answered when the lookup phase is done; READDIR never waits. The handle
+ * keeps the loaded chunks locked.
  */
 
 #include "fs/internal.h"
@@ -20,6 +20,7 @@
 #define PREFIX_OFFSET (INT64_C(1) << 60)
 #define CHILD_OFFSET (INT64_C(1) << 61)
 #define TEMP_OFFSET (INT64_C(1) << 62)
+/* A directory is small, and its plain files are told with their attributes, if it has fewer. */
 #define PAGE 64
 
 /* ---- OPENDIR ------------------------------------------------------------------------------- */
@@ -232,20 +233,53 @@ typedef struct Listing {
 	fuse_req_t req;
 	char *data;
 	size_t size, used;
+	GPtrArray *told; /* READDIRPLUS: the inodes in it, with references; NULL: READDIR */
 } Listing;
 
-/* false: no room for it any more. */
+/* ENTRY: its node id may be 0, the kernel then asks for the name. false: no room for it any more.
+ */
 static bool
-add_entry(Listing *listing, const char *name, uint64_t ino, mode_t mode, off_t next)
+add_param(Listing *listing, const char *name, const struct fuse_entry_param *entry, off_t next)
 {
-	struct stat st = {.st_ino = ino, .st_mode = mode};
+	char *data = listing->data + listing->used;
 	size_t room = listing->size - listing->used;
-	size_t n = fuse_add_direntry(listing->req, listing->data + listing->used, room, name, &st,
-				     next);
+	size_t n = listing->told
+			   ? fuse_add_direntry_plus(listing->req, data, room, name, entry, next)
+			   : fuse_add_direntry(listing->req, data, room, name, &entry->attr, next);
 	if (n > room)
 		return false;
 	listing->used += n;
 	return true;
+}
+
+static bool
+add_entry(Listing *listing, const char *name, uint64_t ino, mode_t mode, off_t next)
+{
+	struct fuse_entry_param entry = {.attr = {.st_ino = ino, .st_mode = mode}};
+	return add_param(listing, name, &entry, next);
+}
+
+/*
+ * A plain file with its attributes, unless a LOOKUP would ask L2. Not so those of hash names: by
+ * which directory one was looked up decides over the readahead.
+ */
+static bool
+add_plain(Listing *listing, Kvcfs *fs, KvcObjectKey *key, const char *name, off_t next)
+{
+	struct fuse_entry_param entry;
+	pthread_mutex_lock(&fs->names);
+	KvcfsInode *inode = kvcfs_object_inode_locked(fs, key);
+	pthread_mutex_unlock(&fs->names);
+	bool is_told = kvcfs_inode_get_entry(inode, &entry) == 0 && entry.entry_timeout > 0 &&
+		       !kvcfs_coherence_is_due(fs, key);
+	if (!is_told)
+		entry.ino = 0;
+	bool fits = add_param(listing, name, &entry, next);
+	if (fits && is_told)
+		g_ptr_array_add(listing->told, inode);
+	else
+		kvcfs_inode_unref(inode, 1);
+	return fits;
 }
 
 static bool
@@ -319,14 +353,17 @@ is_listed(KvcfsInode *dir, const KvcObjectKey *key, const char *name, uint64_t b
 }
 
 static bool
-list_key(Listing *listing, KvcfsInode *dir, const KvcListEntry *entry, off_t base)
+list_key(Listing *listing, KvcfsInode *dir, const KvcListEntry *entry, off_t base, bool is_small)
 {
-	const KvcObjectKey *key = entry->key;
+	KvcObjectKey *key = entry->key;
 	g_autofree char *name = kvcfs_key_to_name(key);
+	off_t next = base + (off_t)entry->info.sequence;
+	if (!is_listed(dir, key, name, entry->info.bytes))
+		return true;
+	if (key->space == KVC_SPACE_PLAIN && is_small)
+		return add_plain(listing, dir->fs, key, name, next);
 	mode_t type = key->space == KVC_SPACE_PREFIX ? S_IFDIR : S_IFREG;
-	return !is_listed(dir, key, name, entry->info.bytes) ||
-	       add_entry(listing, name, kvcfs_key_ino(key), type,
-			 base + (off_t)entry->info.sequence);
+	return add_entry(listing, name, kvcfs_key_ino(key), type, next);
 }
 
 /* The keys of SPACES (bits), whose offsets begin at BASE. true: all fit. */
@@ -342,7 +379,8 @@ list_keys(Listing *listing, KvcfsInode *dir, unsigned spaces, off_t base, off_t 
 		n = kvc_storage_manager_list(dir->fs->sm, dir->scope, spaces, after, entries, PAGE);
 		for (size_t i = 0; i < n; i++) {
 			after = entries[i].info.sequence;
-			fits = fits && list_key(listing, dir, &entries[i], base);
+			fits = fits &&
+			       list_key(listing, dir, &entries[i], base, listing->told && n < PAGE);
 			kvc_object_key_unref(entries[i].key);
 		}
 	} while (fits && n == PAGE);
@@ -393,20 +431,45 @@ list_directory(Listing *listing, const KvcfsHandle *handle, off_t off)
 		list_temps(listing, dir, off);
 }
 
+static int
+reply_listing(Listing *listing, const KvcfsHandle *handle, off_t off)
+{
+	g_autofree char *data = g_malloc(listing->size);
+	listing->data = data;
+	if (add_dots(listing, handle->inode, off)) {
+		if (handle->inode->kind == KVCFS_PREFIX)
+			list_prefix(listing, handle, off);
+		else
+			list_directory(listing, handle, off);
+	}
+	return fuse_reply_buf(listing->req, data, listing->used);
+}
+
 void
 kvcfs_op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
-	KvcfsHandle *handle = kvcfs_handle_of(fi);
-	KvcfsInode *dir = handle->inode;
-	g_autofree char *data = g_malloc(size);
-	Listing listing = {req, data, size, 0};
-	if (add_dots(&listing, dir, off)) {
-		if (dir->kind == KVCFS_PREFIX)
-			list_prefix(&listing, handle, off);
+	Listing listing = {.req = req, .size = size};
+	reply_listing(&listing, kvcfs_handle_of(fi), off);
+}
+
+/*
+ * The kernel asks so for the first page of a directory, and for more when its entries are looked
+ * up. Those of a large one it gets as by READDIR: each would be an inode that it keeps.
+ */
+void
+kvcfs_op_readdirplus(
+	fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+	Kvcfs *fs = kvcfs_of(req);
+	g_autoptr(GPtrArray) told = g_ptr_array_new();
+	Listing listing = {.req = req, .size = size, .told = told};
+	bool is_refused = reply_listing(&listing, kvcfs_handle_of(fi), off) != 0;
+	for (guint i = 0; i < told->len; i++) {
+		if (is_refused)
+			kvcfs_inode_unref(told->pdata[i], 1);
 		else
-			list_directory(&listing, handle, off);
+			kvcfs_count(fs, entries_with_attributes);
 	}
-	fuse_reply_buf(req, listing.data, listing.used);
 }
 
 /* ---- RELEASEDIR ---------------------------------------------------------------------------- */

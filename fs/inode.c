@@ -454,6 +454,17 @@ kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st)
 	return rc;
 }
 
+bool
+kvcfs_inode_gives_group(KvcfsInode *dir, gid_t *gid)
+{
+	pthread_mutex_lock(&dir->fs->names);
+	bool is_setgid = dir->mode & S_ISGID;
+	if (is_setgid)
+		*gid = dir->gid;
+	pthread_mutex_unlock(&dir->fs->names);
+	return is_setgid;
+}
+
 /* Only what is committed, and nobody is about to replace, may be cached under its name. */
 static bool
 is_lasting_locked(const KvcfsInode *inode)
@@ -475,24 +486,32 @@ kvcfs_inode_is_lasting(KvcfsInode *inode)
 	return is_lasting;
 }
 
+int
+kvcfs_inode_get_entry(KvcfsInode *inode, struct fuse_entry_param *entry)
+{
+	*entry = (struct fuse_entry_param){.ino = kvcfs_inode_nodeid(inode)};
+	int rc = kvcfs_inode_get_attr(inode, &entry->attr);
+	if (rc == 0 && kvcfs_inode_is_lasting(inode)) {
+		entry->entry_timeout = KVCFS_ENTRY_TIMEOUT;
+		entry->attr_timeout = KVCFS_ATTR_TIMEOUT;
+	}
+	if (inode->kind == KVCFS_OBJECT && entry->entry_timeout > 0) {
+		KvcObjectKey *key = kvcfs_inode_get_key(inode);
+		entry->entry_timeout = kvcfs_coherence_limit(inode->fs, key, entry->entry_timeout);
+		entry->attr_timeout = kvcfs_coherence_limit(inode->fs, key, entry->attr_timeout);
+	}
+	return rc;
+}
+
 void
 kvcfs_reply_entry(fuse_req_t req, KvcfsInode *inode)
 {
-	struct fuse_entry_param entry = {.ino = kvcfs_inode_nodeid(inode)};
-	int rc = kvcfs_inode_get_attr(inode, &entry.attr);
+	struct fuse_entry_param entry;
+	int rc = kvcfs_inode_get_entry(inode, &entry);
 	if (rc < 0) {
 		fuse_reply_err(req, -rc);
 		kvcfs_inode_unref(inode, 1);
 		return;
-	}
-	if (kvcfs_inode_is_lasting(inode)) {
-		entry.entry_timeout = KVCFS_ENTRY_TIMEOUT;
-		entry.attr_timeout = KVCFS_ATTR_TIMEOUT;
-	}
-	if (inode->kind == KVCFS_OBJECT && entry.entry_timeout > 0) {
-		KvcObjectKey *key = kvcfs_inode_get_key(inode);
-		entry.entry_timeout = kvcfs_coherence_limit(inode->fs, key, entry.entry_timeout);
-		entry.attr_timeout = kvcfs_coherence_limit(inode->fs, key, entry.attr_timeout);
 	}
 	if (fuse_reply_entry(req, &entry) != 0)
 		kvcfs_inode_unref(inode, 1);

@@ -51,6 +51,8 @@
 	X(writes_not_published_unlinked, "Written files whose name was removed before the commit") \
 	X(closes_slowed, "Closes of writers that waited because half of L1 was dirty")             \
 	X(writers_unknown, "Writers in another pid name space: taken as closed")                   \
+	X(lookups, "Names that the kernel asked for")                                              \
+	X(entries_with_attributes, "Names that it need not ask for: a listing told it")            \
 	X(lookups_waited_commit, "Lookups that waited for a closed writer's commit")               \
 	X(opens_waited_commit, "Opens that waited for a closed writer's commit")                   \
 	X(lookups_waited_commit_in_vain, "Of these, those that saw none: the descriptor lives on") \
@@ -225,6 +227,7 @@ struct Kvcfs {
 
 	bool is_draining;	       /* Atomic */
 	unsigned n_redirects;	       /* Atomic */
+	size_t n_forgotten;	       /* Atomic: inodes, by the kernel */
 	uint64_t scopes_version;       /* Atomic: moves when a scope became known */
 	uint64_t stats[KVCFS_N_STATS]; /* Atomic */
 
@@ -308,8 +311,12 @@ void kvcfs_inode_retire_locked(KvcfsInode *inode, void *data, GDestroyNotify fre
 bool kvcfs_inode_is_replaced_locked(const KvcfsInode *inode);
 /* May the kernel keep its name and attributes for a while? */
 bool kvcfs_inode_is_lasting(KvcfsInode *inode);
+/* Is DIR setgid? Then what is made there has its group, which is stored in GID. Without locks. */
+bool kvcfs_inode_gives_group(KvcfsInode *dir, gid_t *gid);
 /* Attributes: 0 or -ENOENT. Without locks. */
 int kvcfs_inode_get_attr(KvcfsInode *inode, struct stat *st);
+/* What the kernel is told of INODE under a name, and for how long: 0 or -ENOENT. Without locks. */
+int kvcfs_inode_get_entry(KvcfsInode *inode, struct fuse_entry_param *entry);
 /*
  * Answers a LOOKUP-like request with INODE and hands the caller's reference to the kernel, or gives
  * it back when the answer could not be delivered.
@@ -955,6 +962,8 @@ kvcfs_op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fus
 void kvcfs_op_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void
 kvcfs_op_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+void kvcfs_op_readdirplus(
+	fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void kvcfs_op_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void kvcfs_op_setxattr(fuse_req_t req,
 		       fuse_ino_t ino,

@@ -7,8 +7,12 @@
 #include "fs/internal.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <string.h>
 #include <unistd.h>
+
+/* Inodes that the kernel has forgotten, until their memory is given back. */
+#define TRIM_AFTER 10000
 
 const char *const kvcfs_stat_names[KVCFS_N_STATS] = {
 #define X(name, help) [KVCFS_STAT_##name] = #name,
@@ -248,11 +252,25 @@ kvcfs_free(Kvcfs *fs)
 
 /* ---- Operations ---------------------------------------------------------------------------- */
 
+/*
+ * The C library keeps what is freed, in an arena for each thread: of a listing of a million names
+ * that the kernel has long forgotten that would be 400 MB. It takes milliseconds, in which who
+ * wants memory may wait.
+ */
+static void
+note_forgotten(Kvcfs *fs, size_t n)
+{
+	size_t before = __atomic_fetch_add(&fs->n_forgotten, n, __ATOMIC_RELAXED);
+	if (before / TRIM_AFTER != (before + n) / TRIM_AFTER)
+		malloc_trim(0);
+}
+
 static void
 op_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup)
 {
 	if (ino != FUSE_ROOT_ID)
 		kvcfs_inode_unref(kvcfs_inode_of(kvcfs_of(req), ino), nlookup);
+	note_forgotten(kvcfs_of(req), 1);
 	fuse_reply_none(req);
 }
 
@@ -263,6 +281,7 @@ op_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets)
 	for (size_t i = 0; i < count; i++)
 		if (forgets[i].ino != FUSE_ROOT_ID)
 			kvcfs_inode_unref(kvcfs_inode_of(fs, forgets[i].ino), forgets[i].nlookup);
+	note_forgotten(fs, count);
 	fuse_reply_none(req);
 }
 
@@ -333,6 +352,7 @@ const struct fuse_lowlevel_ops kvcfs_ops = {
 	.lseek = kvcfs_op_lseek,
 	.opendir = kvcfs_op_opendir,
 	.readdir = kvcfs_op_readdir,
+	.readdirplus = kvcfs_op_readdirplus,
 	.releasedir = kvcfs_op_releasedir,
 	.fsyncdir = op_fsyncdir,
 	.statfs = op_statfs,

@@ -323,6 +323,7 @@ kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
 	pid_t tid = fuse_req_ctx(req)->pid;
+	kvcfs_count(dir->fs, lookups);
 	KvcfsInode *inode = kvcfs_redirect_lookup(dir, name, tid);
 	if (!inode)
 		inode = kvcfs_redirect_found_temp(dir, name, tid);
@@ -491,6 +492,9 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 {
 	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
 	KvcfsInode *inode = NULL;
+	struct stat owner = {.st_uid = fuse_req_ctx(req)->uid, .st_gid = fuse_req_ctx(req)->gid};
+	if (kvcfs_inode_gives_group(dir, &owner.st_gid))
+		mode |= S_ISGID;
 	int rc = -EACCES;
 	if (dir->kind == KVCFS_DIR)
 		rc = kvcfs_tree_mkdir(dir, name, mode, &inode);
@@ -502,16 +506,14 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 		fuse_reply_err(req, -rc);
 		return;
 	}
-	const struct fuse_ctx *ctx = fuse_req_ctx(req);
-	struct stat owner = {.st_uid = ctx->uid, .st_gid = ctx->gid};
 	if (inode->kind == KVCFS_PREFIX) /* its chain carries them */
 		kvcfs_attr_set(inode, &owner, FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID);
 	pthread_mutex_lock(&dir->fs->names);
-	inode->uid = ctx->uid;
-	inode->gid = ctx->gid;
+	inode->uid = owner.st_uid;
+	inode->gid = owner.st_gid;
 	kvcfs_dir_changed_locked(dir);
 	if (inode->kind == KVCFS_PREFIX)
-		kvcfs_prefix_set_maker_locked(inode, ctx->pid);
+		kvcfs_prefix_set_maker_locked(inode, fuse_req_ctx(req)->pid);
 	if (dir->kind == KVCFS_DIR)
 		kvcfs_tree_remember_locked(inode);
 	pthread_mutex_unlock(&dir->fs->names);

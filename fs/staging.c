@@ -196,6 +196,7 @@ kvcfs_staging_create(KvcfsInode *dir,
 	int rc = kvcfs_reservation_guess(&params);
 	if (rc < 0)
 		return rc;
+	kvcfs_inode_gives_group(dir, &params.gid);
 	pthread_mutex_lock(&fs->names);
 	bool is_temporary = kvcfs_name_classify(dir->scope, name) == KVCFS_NAME_TEMPORARY;
 	if (dir->is_unlinked)

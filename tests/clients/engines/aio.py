@@ -45,7 +45,9 @@ class Aio:
             moved += self.batch(operation, fd, address, requests[first : first + DEPTH])
         return moved
 
-    def batch(self, operation, fd, address, requests):
+    def results(self, operation, fd, address, requests):
+        """Submits the requests (offset in file and buffer, length), at most DEPTH, together. Returns what each
+        completed with: the bytes moved, or -errno."""
         # struct iocb: data, key, rw_flags, opcode, reqprio, fildes, buf, nbytes, offset, reserved2, flags, resfd
         blocks = [
             ctypes.create_string_buffer(
@@ -65,14 +67,17 @@ class Aio:
             rest = ctypes.byref(events, 32 * n_events)
             left = ctypes.c_long(len(blocks) - n_events)
             n_events += system_call(self.getevents, self.context, left, left, rest, None)
-        moved = 0
-        for i, _, result, _ in struct.iter_unpack("<QQqq", events.raw):
+        completed = {i: result for i, _, result, _ in struct.iter_unpack("<QQqq", events.raw)}
+        return [completed[i] for i in range(len(requests))]
+
+    def batch(self, operation, fd, address, requests):
+        results = self.results(operation, fd, address, requests)
+        for (_, n), result in zip(requests, results):
             if result < 0:
                 raise OSError(-result, os.strerror(-result))
-            if result != requests[i][1]:
-                raise OSError(errno.EIO, f"request of {requests[i][1]} bytes moved {result}")
-            moved += result
-        return moved
+            if result != n:
+                raise OSError(errno.EIO, f"request of {n} bytes moved {result}")
+        return sum(results)
 
 
 @functools.cache

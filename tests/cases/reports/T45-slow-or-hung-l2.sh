@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# The file system that L2 is on hangs for 20 s. Beside eight processes that look up absent names and list, resident
-# names that the kernel has not cached are opened, files made, renamed, overwritten and removed, each within 100 ms;
-# who waits for L2 dies at once when it is killed; afterwards everything is stored.
+# T45, a slow or hung L2 blocks everything (vLLM #54363, #54779, PR 56032): the file system that L2 is on hangs for
+# 20 s. Beside eight processes that look up absent names (ENOENT after --lookup-wait) and list, resident names that
+# the kernel has not cached are opened, files made, renamed, overwritten and removed, each within 100 ms; who
+# waits for L2 dies at once when it is killed; afterwards everything is stored.
 #
 # timeout: 180
 
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "$0")/../lib.sh"
 
 FROZEN_SECONDS=20
 LIMIT_MS=100
