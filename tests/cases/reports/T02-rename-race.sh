@@ -3,7 +3,7 @@
 #
 # T2, LMCache #2517, PR 2674: processes store the same blocks at the same time by way of one temporary name, each unless
 # the block exists, and rename it. The block is whole and correct whenever it is seen; whoever comes too late is told by
-# open or rename that the temporary file has gone, and no temporary file is left.
+# rename that the temporary file has gone, and no temporary file is left.
 #
 # parallel
 
@@ -44,7 +44,8 @@ def write(directory, names, barrier, suffix):
                 os.replace(temporary, path)
             except OSError as e:
                 # ESTALE: the kernel found a temporary file twice, and each was renamed before it was opened.
-                assert e.errno == errno.ENOENT or (e.errno == errno.ESTALE and e.filename2 is None), e
+                in_open = e.filename2 is None
+                assert e.errno == (errno.ESTALE if in_open else errno.ENOENT), e
                 lost += 1
                 try:
                     os.unlink(temporary)
