@@ -144,8 +144,10 @@ leave_tables_locked(KvcfsInode *inode)
 	GHashTable *table = inode->kind == KVCFS_OBJECT	  ? fs->objects
 			    : inode->kind == KVCFS_PREFIX ? fs->prefixes
 							  : NULL;
-	if (table && inode->key && g_hash_table_lookup(table, inode->key) == inode)
+	if (table && inode->key && g_hash_table_lookup(table, inode->key) == inode) {
 		g_hash_table_remove(table, inode->key);
+		g_hash_table_remove(fs->checked, inode->key);
+	}
 	g_hash_table_remove(fs->renounced, inode);
 	if (inode->kind == KVCFS_KEYS)
 		kvcfs_chain_forget_keys_inode_locked(inode->parent, inode);
