@@ -97,27 +97,20 @@ typedef struct Check {
 	Kvcfs *fs;
 	KvcObjectKey *key; /* owned */
 	uint32_t version;
+	KvcfsInode *inode; /* that had the key then: owned reference, or NULL */
 	void (*answer)(fuse_req_t req, KvcfsWake why, void *user);
 	void *user;
 } Check;
 
-/* Who has the version before open keeps that inode. */
+/* Who has the version before open keeps that inode. What we have replaced ourselves meanwhile has
+ * another one already. */
 static void
 renounce_replaced(Kvcfs *fs, const Check *check)
 {
 	KvcObjectInfo info;
-	if (kvc_storage_manager_stat(fs->sm, check->key, &info) == 0 &&
-	    info.version == check->version)
-		return;
-	pthread_mutex_lock(&fs->names);
-	KvcfsInode *inode = g_hash_table_lookup(fs->objects, check->key);
-	if (inode)
-		kvcfs_inode_ref_locked(inode);
-	pthread_mutex_unlock(&fs->names);
-	if (!inode)
-		return;
-	kvcfs_object_inode_renounce(inode);
-	kvcfs_inode_unref(inode, 1);
+	if (check->inode && (kvc_storage_manager_stat(fs->sm, check->key, &info) < 0 ||
+			     info.version != check->version))
+		kvcfs_object_inode_renounce(check->inode);
 }
 
 static bool
@@ -138,6 +131,8 @@ after_check(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 	else if (why != KVCFS_WAKE_INTERRUPT)
 		kvcfs_count(fs, checks_stale);
 	check->answer(req, why, check->user);
+	if (check->inode)
+		kvcfs_inode_unref(check->inode, 1);
 	kvc_object_key_unref(check->key);
 	g_free(check);
 	return false;
@@ -154,7 +149,12 @@ kvcfs_coherence_check(Kvcfs *fs,
 	KvcObjectInfo info = {0};
 	Check *check = g_new(Check, 1);
 	kvc_storage_manager_stat(fs->sm, key, &info);
-	*check = (Check){fs, kvc_object_key_ref(key), info.version, answer, user};
+	*check = (Check){fs, kvc_object_key_ref(key), info.version, NULL, answer, user};
+	pthread_mutex_lock(&fs->names);
+	check->inode = g_hash_table_lookup(fs->objects, key);
+	if (check->inode)
+		kvcfs_inode_ref_locked(check->inode);
+	pthread_mutex_unlock(&fs->names);
 	KvcPrefetchParams params = {
 		.keys = &check->key,
 		.n_keys = 1,

@@ -32,7 +32,7 @@ expect_output small cat "$RANK/$(chunk_hash small)"
 
 # A writer that meets a full memory, which is empty again when it closes.
 python3 - "$MNT/$MODEL/@01000101" "$RANK/$(chunk_hash cut)" <<'P'
-import os, sys
+import os, sys, time
 big = os.open(sys.argv[1] + "/.big", os.O_CREAT | os.O_RDWR)
 cut = os.open(sys.argv[2], os.O_CREAT | os.O_RDWR)
 def fill(fd, n):
@@ -46,7 +46,8 @@ def fill(fd, n):
     except OSError:
         pass
     return done
-fill(big, 1 << 33)
+while fill(big, 1 << 33): # what was written before may be given back yet
+    time.sleep(0.2)
 done = fill(cut, 8 << 20)
 assert done < 8 << 20, "the memory was never full"
 os.ftruncate(big, 0)
