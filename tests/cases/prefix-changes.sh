@@ -3,8 +3,6 @@
 #
 # What changes a chain is seen at once under every name: entries that a new .keys drops, links, an append by whoever
 # made the directory, an object that is removed and stored again, a chain that is renamed while only L2 has it.
-#
-# parallel
 
 . "$(dirname "$0")/lib.sh"
 

@@ -85,7 +85,7 @@ loads() {
 loads_are() {
 	[[ $(loads) == "$1" ]]
 }
-restart_fs --readahead 3
+restart_fs --readahead 3 --lookup-wait 10000 # in which the chain is loaded, too
 cat "$prefix/${chain[0]}" >/dev/null
 wait_until 10 "an entry and 3 after it are loaded" loads_are 4
 assert_eq 3 "$(stat_counter mount_readahead_objects)" mount_readahead_objects
@@ -107,7 +107,7 @@ wait_until 10 "an open directory loads all of it" loads_are 9
 assert_eq "$requests" "$(stat_counter mount_readahead_requests)" "readahead under an open directory"
 exec 9<&-
 
-restart_fs --readahead 0
+restart_fs --readahead 0 --lookup-wait 10000
 cat "$prefix/${chain[0]}" >/dev/null
 assert_eq "1 0" "$(loads) $(stat_counter mount_readahead_requests)" "loads and readahead with --readahead 0"
 stop_fs
