@@ -311,11 +311,11 @@ static void
 open_for_reading(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 {
 	Kvcfs *fs = inode->fs;
-	KvcL1Object *object;
 	KvcObjectKey *key = kvcfs_inode_get_key(inode);
+	KvcL1Object *object = kvcfs_redirect_take_found(inode, fuse_req_ctx(req)->pid);
 	kvcfs_count(fs, opens);
 	kvcfs_prefix_start_loads(fs, key);
-	while (kvc_storage_manager_reserve_read(fs->sm, key, &object) < 0) {
+	while (!object && kvc_storage_manager_reserve_read(fs->sm, key, &object) < 0) {
 		KvcObjectKey *tried = key;
 		key = kvcfs_inode_get_key(inode);
 		if (key != tried)

@@ -607,7 +607,7 @@ int kvcfs_move_key_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_ke
 
 /*
  * The LOOKUPs of thread TID for KEY, or for the temporary file NAME in DIR, are answered with INODE
- * (its reference is taken) until kvcfs_redirect_take(), at most a second. One a thread.
+ * (its reference is taken) until kvcfs_redirect_take(), or for ten seconds. One a thread.
  */
 void kvcfs_redirect_object(Kvcfs *fs, pid_t tid, KvcObjectKey *key, KvcfsInode *inode);
 /*
@@ -645,6 +645,12 @@ bool kvcfs_redirect_retry_writer(Kvcfs *fs, pid_t tid, KvcfsInode *inode, bool t
 bool kvcfs_redirect_retry_temp(Kvcfs *fs, pid_t tid, KvcfsInode *inode, bool truncates);
 /* An open of KEY by TID succeeded: the next one may retry again. */
 void kvcfs_redirect_forget_retry(Kvcfs *fs, pid_t tid, const KvcObjectKey *key);
+/* A LOOKUP of TID is answered with INODE: if that is its one retry, the OPEN that follows gets this
+ * version. */
+void kvcfs_redirect_keep_found(KvcfsInode *inode, pid_t tid);
+/* The read lock on the version that the LOOKUP of TID's retry found as INODE (transfer full), or
+ * NULL: there is none, it is in L2 only, or the kernel was told of another one. */
+KvcL1Object *kvcfs_redirect_take_found(KvcfsInode *inode, pid_t tid);
 /* At the end of the session. */
 void kvcfs_redirects_drop_all(Kvcfs *fs);
 

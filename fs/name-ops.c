@@ -135,12 +135,14 @@ static void
 lookup_found(Lookup *lookup)
 {
 	Kvcfs *fs = lookup->fs;
-	KvcfsInode *inode = kvcfs_redirect_found(fs, lookup->key, fuse_req_ctx(lookup->req)->pid);
+	pid_t tid = fuse_req_ctx(lookup->req)->pid;
+	KvcfsInode *inode = kvcfs_redirect_found(fs, lookup->key, tid);
 	pthread_mutex_lock(&fs->names);
 	if (!inode)
 		inode = kvcfs_object_inode_locked(fs, lookup->key);
 	kvcfs_readahead_note_locked(inode, lookup->dir);
 	pthread_mutex_unlock(&fs->names);
+	kvcfs_redirect_keep_found(inode, tid);
 	kvcfs_reply_entry(lookup->req, inode);
 	lookup_free(lookup);
 }

@@ -7,15 +7,21 @@
  * with a private inode (do_filp_open() of Linux, fs/namei.c: LOOKUP_REVAL).
  *
  * A redirect holds a reference on the private inode, since the FORGET of the first LOOKUP comes
- * between the two. It ends when it is used, or after a second: else the thread's next stat of that
- * name would land on it.
+ * between the two. It ends when it is used, or after REDIRECT_NS: else the thread's next stat of
+ * that name would land on it.
+ *
+ * Who reads may be sent back, too, when what he found was replaced since. The kernel walks once
+ * only: the version that this second LOOKUP finds is read-locked for the OPEN that follows. A later
+ * one under the inode of that version could have another size than the kernel knows, and the answer
+ * to a GETATTR does not always mend that (its fs/fuse/inode.c: attr_version).
  */
 
 #include "fs/internal.h"
 
 #include <string.h>
 
-#define REDIRECT_NS INT64_C(1000000000)
+/* On a loaded machine the thread may be away for seconds before it walks again. */
+#define REDIRECT_NS INT64_C(10000000000)
 
 typedef struct Redirect {
 	/* What is looked up: an object, or a temporary file by its name. */
@@ -23,6 +29,9 @@ typedef struct Redirect {
 	KvcfsInode *dir;   /* owned reference, or NULL */
 	char *name;	   /* or NULL */
 	KvcfsInode *inode; /* owned reference; NULL: only "its one retry is used" */
+	/* What the LOOKUP of a retry found, an owned reference, and its version: a read lock. */
+	KvcfsInode *found;
+	KvcL1Object *found_object;
 	/* What an OPEN for writing was of, and may have lost its name. Owned reference, or NULL */
 	KvcfsInode *origin;
 	bool truncates;
@@ -43,6 +52,10 @@ redirect_free(Redirect *redirect)
 		kvcfs_inode_unref(redirect->inode, 1);
 	if (redirect->origin)
 		kvcfs_inode_unref(redirect->origin, 1);
+	if (redirect->found) {
+		kvc_storage_manager_finish_read(redirect->found->fs->sm, redirect->found_object);
+		kvcfs_inode_unref(redirect->found, 1);
+	}
 	g_free(redirect->name);
 	g_free(redirect);
 }
@@ -152,6 +165,14 @@ is_meant(const Redirect *redirect, const KvcfsInode *dir, const char *name, cons
 	if (redirect->key)
 		return key && kvc_object_key_equal(redirect->key, key);
 	return redirect->dir == dir && strcmp(redirect->name, name) == 0;
+}
+
+/* Is INODE what its key stands for now? */
+static bool
+is_current_locked(const KvcfsInode *inode)
+{
+	return inode->key && !inode->staging &&
+	       g_hash_table_lookup(inode->fs->objects, inode->key) == inode;
 }
 
 static bool
@@ -357,6 +378,53 @@ kvcfs_redirect_retry_writer(Kvcfs *fs, pid_t tid, KvcfsInode *inode, bool trunca
 		return false;
 	kvcfs_redirect_writer(fs, tid, inode, truncates, NULL);
 	return true;
+}
+
+void
+kvcfs_redirect_keep_found(KvcfsInode *inode, pid_t tid)
+{
+	Kvcfs *fs = inode->fs;
+	KvcfsInode *old = NULL;
+	KvcL1Object *object, *old_object = NULL;
+	if (__atomic_load_n(&fs->n_redirects, __ATOMIC_ACQUIRE) == 0)
+		return;
+	/* With names, under which a commit replaces the object and its inode. */
+	pthread_mutex_lock(&fs->names);
+	Redirect *redirect = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
+	if (redirect && !redirect->inode && !redirect->origin && is_current_locked(inode) &&
+	    redirect->key && kvc_object_key_equal(redirect->key, inode->key) &&
+	    kvc_storage_manager_reserve_read(fs->sm, inode->key, &object) == 0) {
+		old = redirect->found;
+		old_object = redirect->found_object;
+		redirect->found = kvcfs_inode_ref_locked(inode);
+		redirect->found_object = object;
+	}
+	pthread_mutex_unlock(&fs->names);
+	if (old) {
+		kvc_storage_manager_finish_read(fs->sm, old_object);
+		kvcfs_inode_unref(old, 1);
+	}
+}
+
+KvcL1Object *
+kvcfs_redirect_take_found(KvcfsInode *inode, pid_t tid)
+{
+	Kvcfs *fs = inode->fs;
+	KvcL1Object *object = NULL;
+	if (__atomic_load_n(&fs->n_redirects, __ATOMIC_ACQUIRE) == 0)
+		return NULL;
+	pthread_mutex_lock(&fs->names);
+	Redirect *redirect = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
+	bool is_found = redirect && redirect->found == inode;
+	/* Replaced again before the LOOKUP was answered: the kernel knows another size. */
+	if (is_found && inode->told_bytes == kvc_l1_object_get_bytes(redirect->found_object)) {
+		object = g_steal_pointer(&redirect->found_object);
+		redirect->found = NULL;
+	}
+	pthread_mutex_unlock(&fs->names);
+	if (object)
+		kvcfs_inode_unref(inode, 1); /* the caller has his own */
+	return object;
 }
 
 void
