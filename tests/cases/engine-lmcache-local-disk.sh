@@ -4,7 +4,6 @@
 # LMCache's local disk backend stores, looks up, loads and deletes its blocks on the mount as it does on a disk, from
 # four processes, and half of what it loads comes from L2.
 #
-# soak
 # parallel
 # timeout: 300
 

@@ -5,7 +5,6 @@
 # and deletes its blocks on the mount as it does on a disk, from four processes, and half of what it loads comes from
 # L2.
 #
-# soak
 # parallel
 # timeout: 300
 

@@ -6,8 +6,12 @@
 
 require_cmd python3
 
-# Less than half of the 185 MiB that a client stores, so that half of what it loads must come from L2.
-L1_SIZE=88M
+# Which blocks (see engine_client.py), and less L1 than half of what they take: half of what is loaded must come from L2.
+ENGINE_BLOCKS=${ENGINE_BLOCKS:-few}
+case $ENGINE_BLOCKS in
+few) L1_SIZE=66M ;;
+whole) L1_SIZE=600M ;;
+esac
 
 # engine_answered REPORT: or it never will.
 engine_answered() {
@@ -47,10 +51,10 @@ engine_client() {
 	local program=$SRC/tests/clients/engines/$1.py variant=${2:-} phase bytes loaded fifo
 	local -A engine_root=([disk]=$WORK/disk [mount]=$MNT/engine)
 	# A disk that hangs for a while is no reason to lose a block.
-	start_fs --max-object-size 64M --l2-prefetch-load-timeout 60
+	start_fs --max-object-size 40M --l2-prefetch-load-timeout 60
 	mkdir "${engine_root[@]}"
 	rm -f "$WORK/engine.in"
-	start_client engine python3 -B "$program" --seed "$SEED" --variant "$variant"
+	start_client engine python3 -B "$program" --seed "$SEED" --variant "$variant" --blocks "$ENGINE_BLOCKS"
 	exec {fifo}<>"$WORK/engine.in" # what is said before it listens must not get lost
 
 	engine_phase disk store

@@ -7,7 +7,7 @@ with a new object of the class, so nothing that one remembers helps. What a phas
 in what way, the sizes and modes of the files) does not depend on time or place: the shell cases run it on the mount
 and on a disk and compare.
 
-    PROGRAM [--seed N] [--variant NAME]
+    PROGRAM [--seed N] [--variant NAME] [--blocks few|whole]
 
 Each line of the input is "PHASE DIRECTORY REPORT [CONTROL-FILE]": store, lookup, load or delete in DIRECTORY. The
 report goes to the file REPORT; then the line "REPORT ok" or "REPORT failed" is printed. With a CONTROL-FILE
@@ -36,10 +36,14 @@ N_PROCESSES = 4
 libc = ctypes.CDLL(None)
 libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
-# Sizes of blocks and how many of each, together 185 MiB: 70,272 B is one token of DeepSeek-V3 and 1,124,352 B are 16
-# of them (both not a multiple of 4096), 32 MiB are 256 tokens of an 8B model. The large ones are few, for the time:
-# all clients together may take two and a half minutes.
-BLOCK_SIZES = ((70272, 200), (1124352, 100), (4 << 20, 8), (32 << 20, 1))
+# Sizes of blocks and how many of each: 70,272 B is one token of DeepSeek-V3 and 1,124,352 B are 16 of them (both not a
+# multiple of 4096), 32 MiB are 256 tokens of an 8B model. "few", 135 MiB, is for a test that has seconds for each engine;
+# "whole", 1.3 GiB, has 200 of each but the largest.
+BLOCK_SIZES = {
+    "few": ((70272, 200), (1124352, 24), (4 << 20, 16), (32 << 20, 1)),
+    "whole": ((70272, 200), (1124352, 200), (4 << 20, 200), (32 << 20, 8)),
+}
+LARGEST = 32 << 20
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 
@@ -60,7 +64,7 @@ class Data:
 
     def __init__(self, seed):
         once = random.Random(seed).randbytes(self.PERIOD)
-        self.stream = new_memory(self.PERIOD * (BLOCK_SIZES[-1][0] // self.PERIOD + 2))
+        self.stream = new_memory(self.PERIOD * (LARGEST // self.PERIOD + 2))
         for start in range(0, len(self.stream), self.PERIOD):
             self.stream[start : start + self.PERIOD] = once
 
@@ -306,7 +310,7 @@ def flush(control_file):
         control.write("/\n")
 
 
-def run_rank(engine, phase, seed, control_file):
+def run_rank(engine, block_sizes, phase, seed, control_file):
     if engine.rank == 0:
         engine.start()
     engine.barrier.wait()
@@ -314,7 +318,7 @@ def run_rank(engine, phase, seed, control_file):
         engine.start()
     engine.barrier.wait()
     index = 0
-    for size, n in BLOCK_SIZES:
+    for size, n in block_sizes:
         blocks = [make_block(i, size, seed) for i in range(index, index + n)]
         index += n
         PHASES[phase](engine, blocks, make_block(1 << 20, size, seed))
@@ -333,10 +337,11 @@ def inherit(*what):
 
 
 def process_main(rank, phase, root, control_file):
-    engine_class, barrier, data, seed, variant = inherited
+    engine_class, barrier, data, seed, variant, block_sizes = inherited
     calls = Calls()
     try:
-        run_rank(engine_class(root, rank, calls, barrier, data, variant), phase, seed, control_file)
+        engine = engine_class(root, rank, calls, barrier, data, variant)
+        run_rank(engine, block_sizes, phase, seed, control_file)
     except BaseException as error:
         if not isinstance(error, threading.BrokenBarrierError):
             traceback.print_exc()
@@ -361,11 +366,19 @@ def main(engine_class):
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--variant", default="")
+    parser.add_argument("--blocks", choices=BLOCK_SIZES, default="few")
     arguments = parser.parse_args()
     os.umask(0o022)
     context = multiprocessing.get_context("fork")
     data = Data(arguments.seed)
-    shared = (engine_class, context.Barrier(N_PROCESSES), data, arguments.seed, arguments.variant)
+    shared = (
+        engine_class,
+        context.Barrier(N_PROCESSES),
+        data,
+        arguments.seed,
+        arguments.variant,
+        BLOCK_SIZES[arguments.blocks],
+    )
     with concurrent.futures.ProcessPoolExecutor(N_PROCESSES, context, inherit, shared) as pool:
         for line in sys.stdin:
             phase, root, report, *control_file = line.split()

@@ -10,7 +10,7 @@ import os
 import pathlib
 import struct
 
-from engine_client import BLOCK_SIZES, MODEL, Engine, main, new_memory
+from engine_client import LARGEST, MODEL, Engine, main, new_memory
 
 HEADER = struct.Struct("<7I")
 AT_ONCE = 4
@@ -18,7 +18,7 @@ AT_ONCE = 4
 
 @functools.cache
 def request_buffers():
-    return [new_memory(BLOCK_SIZES[-1][0]) for _ in range(AT_ONCE)]
+    return [new_memory(LARGEST) for _ in range(AT_ONCE)]
 
 
 class LmcacheFsConnector(Engine):
