@@ -13,7 +13,7 @@
  * so a page costs what is in it, and no state is kept for passes that nobody finishes.
  *
  * A pass of one scope looks at the names in the flat directory only, until one is of that scope,
- *and at one directory of one of the trees.
+ * and at one directory of one of the trees.
  */
 
 #include <dirent.h>
