@@ -60,7 +60,10 @@ typedef struct Pass {
 static void
 look_up(const Pass *pass)
 {
+	bool *is_stopping = &pass->l->is_stopping;
 	for (guint i = 0; i < pass->doubts->len; i += PAGE) {
+		if (__atomic_load_n(is_stopping, __ATOMIC_RELAXED))
+			return;
 		KvcPrefetchParams params = {
 			.keys = (KvcObjectKey *const *)pass->doubts->pdata + i,
 			.n_keys = MIN(PAGE, pass->doubts->len - i),
