@@ -344,15 +344,15 @@ stat_staging(KvcfsInode *inode, struct stat *st)
 {
 	const KvcfsStaging *staging = inode->staging;
 	KvcObjectInfo info = {0};
-	struct stat backing = {0};
-	if (!staging->object) {
+	struct stat backing = staging->sealed;
+	if (!staging->object && !staging->sealed.st_ino) {
 		/* A copy that nobody has written to is what it is a copy of. */
 		kvc_storage_manager_stat(inode->fs->sm, staging->target, &info);
 		backing.st_size = (off_t)(staging->base ? kvc_l1_object_get_bytes(staging->base)
 							: info.bytes);
 		backing.st_blocks = (backing.st_size + 511) / 512;
 		backing.st_mtim = backing.st_atim = to_timespec(info.mtime_ns);
-	} else if (fstat(kvc_l1_object_get_fd(staging->object), &backing) != 0) {
+	} else if (staging->object && fstat(kvc_l1_object_get_fd(staging->object), &backing) != 0) {
 		return -errno;
 	}
 	st->st_size = backing.st_size;

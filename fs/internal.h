@@ -54,8 +54,8 @@
 	X(lookups, "Names that the kernel asked for")                                              \
 	X(entries_with_attributes, "Names that it need not ask for: a listing told it")            \
 	X(lookups_waited_commit, "Lookups that waited for a closed writer's commit")               \
-	X(opens_waited_commit, "Opens that waited for a closed writer's commit")                   \
 	X(lookups_waited_commit_in_vain, "Of these, those that saw none: the descriptor lives on") \
+	X(opens_waited_commit, "Opens that waited for a closed writer's commit")                   \
 	X(lookups_asked_l2, "Lookups of unknown names asked of L2")                                \
 	X(lookups_timed_out, "Of these, those answered ENOENT before L2 did")                      \
 	X(checks, "Plain files and chains looked up in a shared L2 again, after --coherence")      \
@@ -112,8 +112,12 @@ typedef struct KvcfsCaller {
 
 /* A file that is being written, or a temporary one. Protected by names. */
 typedef struct KvcfsStaging {
-	/* Owned; NULL: a copy (of BASE) that nobody has written to yet. Never taken back. */
+	/*
+	 * Owned; NULL: a copy (of BASE) that nobody has written to yet, or with who commits it,
+	 * and SEALED is what its file was then. Else never taken back.
+	 */
 	KvcL1Object *object;
+	struct stat sealed;
 	KvcL1Object *base;	   /* read-locked: the committed object it is a copy of, or NULL */
 	pthread_mutex_t copy_lock; /* outermost: the copy is made once */
 	KvcfsInode *dir;	   /* owned reference: a RANK or DIR, whose size hint it updates */

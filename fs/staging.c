@@ -491,6 +491,8 @@ prepare(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcL1Object **object)
 		return rc;
 	kvcfs_attr_give(inode, st->object);
 	pthread_mutex_lock(&fs->names);
+	/* Readers of a temporary file have it open. */
+	(void)fstat(kvc_l1_object_get_fd(st->object), &st->sealed);
 	*object = g_steal_pointer(&st->object);
 	pthread_mutex_unlock(&fs->names);
 	return kvc_storage_manager_seal_write(fs->sm, *object);
