@@ -149,9 +149,10 @@ pass_to_fuse(KvcfsOptions *options,
 	     const char *origin,
 	     GError **error)
 {
-	if (option->has_value != (value != NULL))
+	bool needs_value = option->has_value && (value == NULL || value[0] == '\0');
+	if (needs_value || (!option->has_value && value != NULL))
 		return kvcfs_options_fail(error, EINVAL, "mount options: \"%s\" %s", option->name,
-					  value != NULL ? "takes no value" : "needs a value");
+					  needs_value ? "needs a value" : "takes no value");
 	/* It is how a later start finds this mount again. */
 	if (strcmp(option->name, "subtype") == 0 && strcmp(value, "kvcachefs") != 0)
 		return kvcfs_options_fail(error, EINVAL,
@@ -300,7 +301,7 @@ read_helper_flags(Helper *helper, int argc, char **argv, GError **error)
 	while ((c = getopt(argc, argv, "sfnvhVN:o:t:")) >= 0) {
 		if (c == '?')
 			return kvcfs_options_fail(
-				error, EINVAL, "unknown option \"%s\" of mount.TYPE",
+				error, EINVAL, "unknown option \"%s\" of mount.kvcachefs",
 				optopt != 0 ? (char[]){'-', (char)optopt, '\0'} : argv[optind - 1]);
 		helper->is_fake |= c == 'f';
 		if (c == 'o') {
@@ -355,7 +356,7 @@ kvcfs_options_take_mount_helper(KvcfsOptions *options, int *argc, char ***argv, 
 	bool is_question = left == 0 && arguments->len > 1;
 	if (left != 2 && !is_question)
 		return kvcfs_options_fail(error, EINVAL,
-					  "mount.TYPE takes a SOURCE and a MOUNTPOINT (or run "
+					  "mount.kvcachefs takes a SOURCE and a MOUNTPOINT (or run "
 					  "kvcachefs [OPTION...] MOUNTPOINT)");
 	if (left == 2) {
 		g_autofree char *source = quote(moved[optind]);

@@ -336,8 +336,8 @@ check_flags(char **arguments, GError **error)
 		g_autofree char *name = g_strndup(*word + 2, len - 2);
 		const OptionDef *def = kvcfs_option_find(name);
 		if (def != NULL && def->type == ARG_FLAG)
-			return fail(error, EINVAL, "--%s takes no value (leave it out for false)",
-				    name);
+			return fail(error, EINVAL,
+				    "--%s takes no value (given: true, left out: false)", name);
 	}
 	return true;
 }
@@ -352,8 +352,11 @@ take_mountpoint(KvcfsOptions *options, int argc, char **argv, GError **error)
 		return fail(error, EINVAL,
 			    "no mount point given (kvcachefs [OPTION...] MOUNTPOINT, see --help)");
 	if (i + 1 < argc)
-		return fail(error, EINVAL, "one mount point expected, \"%s\" is too many",
-			    argv[i + 1]);
+		return fail(
+			error, EINVAL,
+			"one mount point expected, \"%s\" is too many (with a source it is mount "
+			"-t kvcachefs, and there is no remount)",
+			argv[i + 1]);
 	options->mountpoint = g_strdup(argv[i]);
 	return true;
 }

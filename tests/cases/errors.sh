@@ -50,7 +50,7 @@ refused 2 'unknown option "-q"' start -q
 refused 2 '--foreground takes no value' start --foreground=false
 refused 2 '--help takes no value' start --help=false
 refused 2 'no mount point' "$KVCACHEFS" --l1-size 64M
-refused 2 '"two" is too many' "$KVCACHEFS" one two
+refused 2 '"two" is too many (with a source it is mount -t kvcachefs' "$KVCACHEFS" one two
 refused 2 'Missing argument for --l1-size' "$KVCACHEFS" --l1-size
 for size in 12X -1 "" 1.5G G " 1G"; do
 	refused 2 "--l1-size: \"$size\" is not a size" start --l1-size "$size"

@@ -39,6 +39,9 @@ rc=0
 assert_eq "2" "$rc" "exit status without a source"
 grep -q "SOURCE and a MOUNTPOINT" "$WORK/said" || fail "without a source: $(cat "$WORK/said")"
 rc=0
+"$helper" none "$MNT" -o "fsname=" 2>"$WORK/said" || rc=$?
+assert_eq 'kvcachefs: mount options: "fsname" needs a value' "$(cat "$WORK/said")" "an empty fsname"
+rc=0
 "$helper" none "$MNT" -o "l2adapter=x" 2>"$WORK/said" || rc=$?
 assert_eq 'kvcachefs: mount options: unknown option "l2adapter"; did you mean "l2-adapter"?' "$(cat "$WORK/said")" "an unknown option"
 
