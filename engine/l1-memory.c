@@ -99,6 +99,10 @@ make_private_tmpfs(uint64_t size, uint64_t files)
 	return result;
 }
 
+/* Descriptors that objects do not take, where there are few: of the daemon itself, of stores and
+ * loads in flight, of open files that are being written. */
+#define OTHER_FILES 128u
+
 static uint64_t
 files_limit(void)
 {
@@ -106,7 +110,7 @@ files_limit(void)
 	if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
 		return 1024;
 	uint64_t n = limit.rlim_cur == RLIM_INFINITY ? 1 << 20 : limit.rlim_cur;
-	return n - n / 20;
+	return n - MAX(n / 20, MIN(n / 2, OTHER_FILES));
 }
 
 /* What both proofs need, tried on the empty file FD: 0 or -errno. */

@@ -19,6 +19,8 @@
 #include <unistd.h>
 
 #define CRC_DIGITS 8
+/* All of it is read into memory. A record takes about 200 bytes. */
+#define MAX_BYTES (INT64_C(1) << 30)
 
 void
 kvc_record_line_append(GString *text, const char *record)
@@ -91,6 +93,13 @@ kvc_record_file_read(KvcRecordFileReader *reader, GError **error)
 	if (stat(reader->path, &st) == 0 && !S_ISREG(st.st_mode)) {
 		g_set_error(error, KVC_OPTIONS_ERROR, EPROTO, "%s is not a regular file",
 			    reader->path);
+		return false;
+	}
+	if (stat(reader->path, &st) == 0 && st.st_size > MAX_BYTES) {
+		g_set_error(error, KVC_OPTIONS_ERROR, EFBIG,
+			    "%s has %lld bytes, more than the %lld of what is ours; it is left as "
+			    "it is, move it away to start without it",
+			    reader->path, (long long)st.st_size, (long long)MAX_BYTES);
 		return false;
 	}
 	if (!g_file_get_contents(reader->path, &text, &len, &failure)) {

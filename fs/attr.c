@@ -23,7 +23,7 @@ static bool
 is_unwritten_copy_locked(const KvcfsInode *inode)
 {
 	const KvcfsStaging *st = inode->staging;
-	return st && st->is_overwrite && !st->object && !st->is_target_gone;
+	return st && st->is_overwrite && !st->object && !st->sealed.st_ino && !st->is_target_gone;
 }
 
 KvcObjectKey *

@@ -11,16 +11,20 @@
 
 #include <errno.h>
 
-/* The key of a committed object (transfer full), or NULL. */
-static KvcObjectKey *
-committed_key(KvcfsInode *inode)
+/* 0 and the *KEY of a committed object (transfer full), -EPERM: INODE is none, -ENOENT: it was. */
+static int
+get_committed_key(KvcfsInode *inode, KvcObjectKey **key)
 {
-	KvcObjectKey *key = NULL;
+	int rc = 0;
 	pthread_mutex_lock(&inode->fs->names);
-	if (inode->kind == KVCFS_OBJECT && inode->key && !inode->staging && !inode->is_unlinked)
-		key = kvc_object_key_ref(inode->key);
+	if (inode->kind != KVCFS_OBJECT || inode->staging)
+		rc = -EPERM;
+	else if (!inode->key || inode->is_unlinked)
+		rc = -ENOENT;
+	else
+		*key = kvc_object_key_ref(inode->key);
 	pthread_mutex_unlock(&inode->fs->names);
-	return key;
+	return rc;
 }
 
 int
@@ -46,7 +50,7 @@ kvcfs_prefix_link(KvcfsInode *prefix, KvcObjectKey *key)
 static int
 link_object(KvcfsInode *dir, KvcObjectKey *key, const char *name)
 {
-	if (!key || dir->kind != KVCFS_PREFIX)
+	if (dir->kind != KVCFS_PREFIX)
 		return -EPERM;
 	/* Equal scopes are the same pointer. */
 	if (key->scope != dir->scope)
@@ -64,10 +68,10 @@ kvcfs_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char 
 {
 	Kvcfs *fs = kvcfs_of(req);
 	KvcfsInode *inode = kvcfs_inode_of(fs, ino);
-	KvcObjectKey *key = committed_key(inode);
-	int rc = link_object(kvcfs_inode_of(fs, new_parent), key, new_name);
-	if (key)
-		kvc_object_key_unref(key);
+	g_autoptr(KvcObjectKey) key = NULL;
+	int rc = get_committed_key(inode, &key);
+	if (rc == 0)
+		rc = link_object(kvcfs_inode_of(fs, new_parent), key, new_name);
 	if (rc < 0)
 		fuse_reply_err(req, -rc);
 	else

@@ -39,8 +39,8 @@ kvc_lock_owner(const char *name, uint64_t id)
 typedef struct KvcStorageManagerConfig {
 	/*
 	 * Required. Each object in L1 also costs a file descriptor: at most 95 % of RLIMIT_NOFILE
-	 * (as it is when the cache is opened) are in L1, whatever the size. Many small objects want
-	 * a higher limit.
+	 * (as it is when the cache is opened; below 2560 all but 128, below 256 half) are in L1,
+	 * whatever the size. Many small objects want a higher limit.
 	 */
 	uint64_t l1_size_bytes;
 	uint64_t l1_overrun_bytes; /* beyond that, for files that outgrow what was reserved for

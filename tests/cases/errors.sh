@@ -202,6 +202,9 @@ for file in deletions directories; do # a fifo keeps nobody
 	mkdir -m 700 "$WORK/fifo-$file"
 	mkfifo "$WORK/fifo-$file/$file"
 	refused 1 "$WORK/fifo-$file/$file is not a regular file" start --state-dir "$WORK/fifo-$file"
+	rm "$WORK/fifo-$file/$file"
+	truncate -s 3G "$WORK/fifo-$file/$file" # nor does a file that is much too large
+	refused 1 "$WORK/fifo-$file/$file has 3221225472 bytes, more than" start --state-dir "$WORK/fifo-$file"
 done
 refused 1 "l2.0 (fs): cannot make the directory \"$WORK/file\": Not a directory" fs_at "$WORK/file"
 refused 1 "l2.1 (fs): cannot make the directory \"$WORK/file\": Not a directory" \
