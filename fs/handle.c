@@ -129,13 +129,13 @@ file_id(int fd)
 
 /*
  * The kernel keeps the descriptor that is registered: not one that can write, which would stand
- * against the proof at the commit that nobody can write any more.
+ * against the proof at the commit that nobody can write any more. A committed object's cannot.
  */
 static int
-register_backing(Kvcfs *fs, int fd)
+register_backing(Kvcfs *fs, int fd, bool is_committed)
 {
 	int read_only = -1;
-	if ((fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY)
+	if (!is_committed && (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY)
 		read_only = kvc_reopen(fd, O_RDONLY);
 	int id = kvcfs_backing_open(fs->se, read_only >= 0 ? read_only : fd);
 	if (read_only >= 0)
@@ -145,13 +145,36 @@ register_backing(Kvcfs *fs, int fd)
 
 /* The first open decides: passed through or not, and on what file. */
 static int
-open_first_locked(KvcfsInode *inode, int fd, bool is_direct)
+open_first_locked(KvcfsInode *inode, int fd, KvcL1Object *object, bool is_direct)
 {
 	Kvcfs *fs = inode->fs;
-	int id = fs->is_passthrough && !is_direct ? register_backing(fs, fd) : 0;
+	int id = 0;
+	if (fs->is_passthrough && !is_direct)
+		id = register_backing(fs, fd, object != NULL);
 	if (id >= 0)
 		inode->backing_id = id;
+	inode->open_object = object;
+	inode->open_file = object ? 0 : file_id(fd);
+	if (object)
+		inode->open_bytes = kvc_l1_object_get_bytes(object);
 	return id;
+}
+
+/*
+ * Is it the file that all opens have? One that has been renamed is another object, and the first of
+ * the two may be closed first.
+ */
+static bool
+is_open_file_locked(KvcfsInode *inode, int fd, const KvcL1Object *object)
+{
+	if (object && object == inode->open_object)
+		return true;
+	if (inode->open_object)
+		inode->open_file = file_id(kvc_l1_object_get_fd(inode->open_object));
+	bool is_same = inode->open_file == file_id(fd);
+	if (is_same)
+		inode->open_object = NULL;
+	return is_same;
 }
 
 /*
@@ -163,18 +186,12 @@ open_first_locked(KvcfsInode *inode, int fd, bool is_direct)
 int
 kvcfs_io_open(KvcfsInode *inode, int fd, KvcL1Object *object, bool is_direct)
 {
-	ino_t file = file_id(fd);
 	int id;
 	pthread_mutex_lock(&inode->io_lock);
-	if (inode->n_opens == 0) {
-		id = open_first_locked(inode, fd, is_direct);
-		inode->open_file = file;
-		inode->open_object = object;
-		if (object)
-			inode->open_bytes = kvc_l1_object_get_bytes(object);
-	} else {
-		id = inode->open_file == file ? inode->backing_id : -ESTALE;
-	}
+	if (inode->n_opens == 0)
+		id = open_first_locked(inode, fd, object, is_direct);
+	else
+		id = is_open_file_locked(inode, fd, object) ? inode->backing_id : -ESTALE;
 	if (id >= 0)
 		inode->n_opens++;
 	pthread_mutex_unlock(&inode->io_lock);

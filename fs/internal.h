@@ -208,8 +208,8 @@ struct KvcfsInode {
 	unsigned n_opens;
 	int backing_id;		  /* of all opens; 0: direct */
 	uint64_t open_bytes;	  /* the size of that, for stat when it is gone or replaced */
-	ino_t open_file;	  /* of L1: what all opens have */
-	KvcL1Object *open_object; /* the same, read-locked by one of the handles; NULL: a staging */
+	KvcL1Object *open_object; /* what all opens have, read-locked by each; NULL: look at */
+	ino_t open_file;	  /* its file: a staging's, or that of several objects */
 	KvcL1Object *commit_lock; /* read lock for handles that were open when it was committed */
 };
 
