@@ -97,6 +97,15 @@ kvcfs_chain_forget_entries_locked(KvcfsInode *prefix, const GPtrArray *old)
 							 old->pdata[i]);
 }
 
+void
+kvcfs_chain_set_loaded_locked(KvcfsInode *prefix)
+{
+	g_autoptr(GPtrArray) former = g_steal_pointer(&prefix->chain->former);
+	prefix->chain->is_loaded = true;
+	if (former)
+		kvcfs_chain_forget_entries_locked(prefix, former);
+}
+
 /* The rank directory counts references for st_nlink. */
 static void
 count_link_locked(KvcfsInode *prefix, KvcObjectKey *key, int change)
@@ -234,5 +243,5 @@ kvcfs_chain_install_locked(KvcfsInode *prefix, const char *text, size_t len)
 	}
 	for (guint i = 0; i < added->len; i++)
 		g_ptr_array_add(chain->refs, added->pdata[i]);
-	chain->is_loaded = true;
+	kvcfs_chain_set_loaded_locked(prefix);
 }

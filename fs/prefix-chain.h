@@ -18,7 +18,7 @@ struct KvcfsChain {
 	bool is_loaded;	    /* what L1 or L2 has is in refs */
 	bool is_loading;
 	uint32_t version;  /* KvcObjectInfo.version of what was loaded or saved; 0: nothing was */
-	GPtrArray *former; /* of KvcObjectKey: what refs were before a renewal; or NULL */
+	GPtrArray *former; /* of KvcObjectKey: refs before a renewal, until is_loaded; or NULL */
 	bool is_dirty;	   /* to be saved; holds a reference on the inode */
 	bool is_saving;
 	bool is_keys_file_removed;
@@ -36,6 +36,8 @@ size_t kvcfs_chain_text_len(const KvcfsChain *chain);
 GPtrArray *kvcfs_chain_keys(const KvcfsChain *chain);
 /* The kernel may know entries OLD (keys): it is told which are none any more. */
 void kvcfs_chain_forget_entries_locked(KvcfsInode *prefix, const GPtrArray *old);
+/* What is in refs is the chain; of what they were before a renewal the kernel is told as above. */
+void kvcfs_chain_set_loaded_locked(KvcfsInode *prefix);
 /* The reference to KEY, appended unless it is there. */
 KvcfsRef *kvcfs_chain_append_locked(KvcfsInode *prefix, KvcObjectKey *key, bool committed);
 void kvcfs_chain_remove_locked(KvcfsInode *prefix, KvcfsRef *ref);

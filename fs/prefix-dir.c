@@ -81,7 +81,7 @@ kvcfs_prefix_mkdir(KvcfsInode *rank, const char *name, mode_t mode, KvcfsInode *
 	pthread_mutex_lock(&fs->names);
 	KvcfsInode *prefix = prefix_inode_locked(rank, name, key);
 	prefix->mode = S_IFDIR | (mode & 07777);
-	prefix->chain->is_loaded = true;
+	kvcfs_chain_set_loaded_locked(prefix);
 	bool must_arm = kvcfs_prefix_changed_locked(prefix);
 	pthread_mutex_unlock(&fs->names);
 	if (must_arm)
@@ -379,7 +379,7 @@ replace_chain_locked(KvcfsInode *prefix, const char *text, size_t len, bool remo
 {
 	set_chain_locked(prefix, text, len);
 	prefix->chain->maker = 0;
-	prefix->chain->is_loaded = true;
+	kvcfs_chain_set_loaded_locked(prefix);
 	prefix->chain->is_keys_file_removed = remove_keys_file;
 	cancel_loads_locked(prefix);
 }

@@ -175,9 +175,6 @@ install(KvcfsInode *prefix, const KvcObjectKey *key, uint32_t version, const cha
 	if (is_named_so && !prefix->chain->is_loaded) {
 		kvcfs_chain_install_locked(prefix, text, len);
 		prefix->chain->version = version;
-		g_autoptr(GPtrArray) former = g_steal_pointer(&prefix->chain->former);
-		if (former)
-			kvcfs_chain_forget_entries_locked(prefix, former);
 	}
 	pthread_mutex_unlock(&fs->names);
 	return is_named_so;
