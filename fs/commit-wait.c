@@ -22,6 +22,19 @@ kvcfs_closing_end_locked(Kvcfs *fs, KvcfsStaging *st)
 	g_hash_table_remove(fs->closing, st);
 }
 
+void
+kvcfs_closing_keys_begin_locked(KvcfsHandle *keys)
+{
+	if (g_hash_table_add(keys->inode->fs->closing_keys, keys))
+		keys->closing_ns = kvcfs_now_ns();
+}
+
+void
+kvcfs_closing_keys_end_locked(KvcfsHandle *keys)
+{
+	g_hash_table_remove(keys->inode->fs->closing_keys, keys);
+}
+
 /* ---- Plain files that are written again and again ------------------------------------------- */
 
 /*
@@ -90,9 +103,39 @@ is_asked_for(const KvcfsClosingFilter *filter, const KvcfsStaging *st)
 	if (!st->target || st->is_target_gone)
 		return false;
 	if (!filter->key && !filter->scope)
-		return true;
+		return !filter->prefix;
 	return filter->key ? kvc_object_key_equal(st->target, filter->key)
 			   : st->target->scope == filter->scope;
+}
+
+static bool
+is_chain_asked_for(const KvcfsClosingFilter *filter, const KvcfsHandle *keys)
+{
+	if (filter->prefix)
+		return keys->inode->parent == filter->prefix;
+	return !filter->dir && !filter->key && !filter->scope;
+}
+
+/* As below, of .keys. */
+static unsigned
+count_closing_keys_locked(Kvcfs *fs,
+			  const KvcfsClosingFilter *filter,
+			  int64_t since_ns,
+			  bool gives_up)
+{
+	unsigned n = 0;
+	GHashTableIter iter;
+	KvcfsHandle *keys;
+	g_hash_table_iter_init(&iter, fs->closing_keys);
+	while (g_hash_table_iter_next(&iter, (void **)&keys, NULL)) {
+		if (keys->closing_ns > since_ns || !is_chain_asked_for(filter, keys))
+			continue;
+		if (gives_up)
+			g_hash_table_iter_remove(&iter);
+		else
+			n++;
+	}
+	return n;
 }
 
 /*
@@ -102,7 +145,7 @@ is_asked_for(const KvcfsClosingFilter *filter, const KvcfsStaging *st)
 static unsigned
 count_closing_locked(Kvcfs *fs, const KvcfsClosingFilter *filter, int64_t since_ns, bool gives_up)
 {
-	unsigned n = 0;
+	unsigned n = count_closing_keys_locked(fs, filter, since_ns, gives_up);
 	GHashTableIter iter;
 	KvcfsStaging *st;
 	g_hash_table_iter_init(&iter, fs->closing);

@@ -182,7 +182,7 @@ opendir_step(Opendir *open)
 		kvcfs_listing_renew(dir, open->req, after_renewal, open);
 		return;
 	}
-	KvcfsClosingFilter filter = {.scope = dir->scope};
+	KvcfsClosingFilter filter = {.scope = dir->scope, .prefix = is_prefix ? dir : NULL};
 	if (!open->has_waited_commit && kvcfs_is_closing(fs, &filter)) {
 		open->has_waited_commit = true;
 		kvcfs_wait_for_commit(fs, open->req, &filter, after_wait, open);

@@ -93,6 +93,8 @@ kvcfs_handle_release(KvcfsHandle *handle)
 		kvcfs_count(inode->fs, loads_unread);
 	if (handle->kind == KVCFS_HANDLE_PREFIX_DIR)
 		leave_prefix(handle);
+	if (handle->kind == KVCFS_HANDLE_KEYS_WRITE)
+		kvcfs_keys_release(handle);
 	if (is_writer)
 		kvcfs_staging_count_release(inode, 1);
 	kvcfs_handle_free(handle);

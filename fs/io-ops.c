@@ -140,6 +140,8 @@ write_keys_locked(KvcfsHandle *handle,
 		  bool *must_arm)
 {
 	GString *text = handle->text;
+	handle->was_written = true;
+	kvcfs_closing_keys_end_locked(handle);
 	if (!is_append && (uint64_t)off != handle->write_offset)
 		return -EINVAL;
 	if (text->len + size > KVCFS_CHAIN_MAX_BYTES) {
@@ -195,6 +197,7 @@ kvcfs_keys_begin_replacement(KvcfsHandle *handle)
 	g_string_truncate(handle->text, 0);
 	handle->write_offset = 0;
 	handle->is_replacing = true;
+	handle->was_written = false;
 	handle->has_failed = false;
 	pthread_mutex_unlock(&handle->inode->fs->names);
 }
@@ -233,10 +236,8 @@ kvcfs_op_fallocate(fuse_req_t req,
 {
 	KvcfsHandle *handle = kvcfs_handle_of(fi);
 	uint64_t end = (uint64_t)offset + (uint64_t)length;
-	int rc = -EBADF;
-	if (mode & ~FALLOC_FL_KEEP_SIZE)
-		rc = -EOPNOTSUPP;
-	else if (handle->kind == KVCFS_HANDLE_WRITE)
+	int rc = -EOPNOTSUPP;
+	if (!(mode & ~FALLOC_FL_KEEP_SIZE) && handle->kind == KVCFS_HANDLE_WRITE)
 		rc = kvcfs_staging_reserve(handle->inode, end);
 	struct stat st;
 	if (rc == 0 && !(mode & FALLOC_FL_KEEP_SIZE) &&
@@ -261,9 +262,17 @@ kvcfs_op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fus
 
 /* ---- FLUSH, RELEASE, FSYNC ------------------------------------------------------------------ */
 
+/* Is HANDLE a replacement by nothing, so far? */
+static bool
+empties_locked(const KvcfsHandle *handle)
+{
+	return handle->is_replacing && !handle->was_written && !handle->has_failed;
+}
+
 /*
  * The last line of .keys may lack its newline. A replacement comes into effect here, as a whole; a
- * writer that failed, or was killed in the middle, leaves the chain as it is.
+ * writer that failed, or was killed in the middle, leaves the chain as it is. To empty it takes the
+ * last close: a shell closes the descriptor that it has redirected before the command writes.
  */
 static int
 flush_keys(KvcfsHandle *handle, pid_t tid)
@@ -278,19 +287,38 @@ flush_keys(KvcfsHandle *handle, pid_t tid)
 	bool is_whole = how != KVCFS_WRITER_KILLED && how != KVCFS_WRITER_CUT_OFF;
 	if (is_whole && !kvcfs_chain_are_lines(text->str, text->len))
 		rc = -EINVAL;
-	if (rc < 0 || !is_whole)
+	if (rc < 0 || !is_whole) {
 		handle->has_failed = true;
-	if (rc == 0 && is_whole && !handle->is_replacing)
+		kvcfs_closing_keys_end_locked(handle);
+	}
+	if (rc == 0 && is_whole && !handle->is_replacing) {
 		must_arm = kvcfs_prefix_append_lines_locked(prefix, text->str, text->len);
-	else if (handle->is_replacing && !handle->has_failed)
+	} else if (empties_locked(handle)) {
+		kvcfs_closing_keys_begin_locked(handle);
+	} else if (handle->is_replacing && !handle->has_failed && text->len > 0) {
 		must_arm = kvcfs_prefix_replace_locked(prefix, text->str, text->len);
-	/* What is written behind a close, by who shares the descriptor, is appended. */
-	if (!handle->has_failed)
+		/* What is written behind a close, by who shares the descriptor, is appended. */
 		handle->is_replacing = false;
+	}
 	g_string_truncate(text, 0);
 	pthread_mutex_unlock(&fs->names);
 	keys_written(handle->inode, must_arm);
 	return rc;
+}
+
+void
+kvcfs_keys_release(KvcfsHandle *handle)
+{
+	Kvcfs *fs = handle->inode->fs;
+	bool must_arm = false;
+	pthread_mutex_lock(&fs->names);
+	bool empties = handle->closing_ns != 0 && empties_locked(handle);
+	if (empties)
+		must_arm = kvcfs_prefix_replace_locked(handle->inode->parent, "", 0);
+	kvcfs_closing_keys_end_locked(handle);
+	pthread_mutex_unlock(&fs->names);
+	if (empties)
+		keys_written(handle->inode, must_arm);
 }
 
 /*

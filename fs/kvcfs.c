@@ -46,6 +46,7 @@ make_tables(Kvcfs *fs)
 	fs->renounced = g_hash_table_new(NULL, NULL);
 	fs->prefixes = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fs->closing = g_hash_table_new(NULL, NULL);
+	fs->closing_keys = g_hash_table_new(NULL, NULL);
 	fs->guesses = g_hash_table_new(NULL, NULL);
 	fs->writing = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
 					    (GDestroyNotify)kvc_object_key_unref,
@@ -105,6 +106,7 @@ free_parts(Kvcfs *fs)
 	g_hash_table_unref(fs->renounced);
 	g_hash_table_unref(fs->prefixes);
 	g_hash_table_unref(fs->closing);
+	g_hash_table_unref(fs->closing_keys);
 	g_hash_table_unref(fs->writing);
 	g_hash_table_unref(fs->guesses);
 	g_hash_table_unref(fs->published);
@@ -202,9 +204,14 @@ kvcfs_settle_io_mode(Kvcfs *fs, GError **error)
 
 /* Descriptors that are still open write past us: what they filled cannot be proven complete. */
 static void
-distrust_stagings(Kvcfs *fs)
+distrust_writers(Kvcfs *fs)
 {
+	GHashTableIter iter;
+	KvcfsHandle *handle;
 	pthread_mutex_lock(&fs->names);
+	g_hash_table_iter_init(&iter, fs->handles);
+	while (g_hash_table_iter_next(&iter, (void **)&handle, NULL))
+		handle->has_failed |= handle->kind == KVCFS_HANDLE_KEYS_WRITE;
 	for (KvcfsInode *inode = fs->inodes; inode; inode = inode->next)
 		if (inode->staging && inode->staging->n_writers > 0)
 			inode->staging->is_killed = true;
@@ -235,7 +242,7 @@ kvcfs_end_session(Kvcfs *fs, bool all_closed)
 	load_dirty_chains(fs);
 	kvcfs_pendings_stop(fs->pendings);
 	if (!all_closed)
-		distrust_stagings(fs);
+		distrust_writers(fs);
 	kvcfs_redirects_drop_all(fs);
 	kvcfs_handles_release_all(fs);
 	int rc = kvcfs_prefix_save_all(fs);

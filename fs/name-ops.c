@@ -320,12 +320,10 @@ asks_for_prefix(fuse_req_t req, KvcfsInode *rank, const char *name)
 	return true;
 }
 
-void
-kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+static void
+lookup_now(fuse_req_t req, KvcfsInode *dir, const char *name)
 {
-	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
 	pid_t tid = fuse_req_ctx(req)->pid;
-	kvcfs_count(dir->fs, lookups);
 	KvcfsInode *inode = kvcfs_redirect_lookup(dir, name, tid);
 	if (!inode)
 		inode = kvcfs_redirect_found_temp(dir, name, tid);
@@ -338,6 +336,52 @@ kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
 		lookup_object(req, dir, key);
 	else if (!asks_for_prefix(req, dir, name))
 		fuse_reply_err(req, strlen(name) > KVC_NAME_MAX_BYTES ? ENAMETOOLONG : ENOENT);
+}
+
+/* ---- LOOKUP where somebody has closed .keys -------------------------------------------------- */
+
+typedef struct KeysLookup {
+	KvcfsInode *prefix; /* owned reference */
+	char *name;	    /* owned */
+} KeysLookup;
+
+static void
+after_keys(fuse_req_t req, KvcfsWake why, void *user)
+{
+	KeysLookup *lookup = user;
+	if (why == KVCFS_WAKE_TIMEOUT)
+		kvcfs_count(lookup->prefix->fs, lookups_waited_commit_in_vain);
+	if (why == KVCFS_WAKE_INTERRUPT)
+		fuse_reply_err(req, EINTR);
+	else
+		lookup_now(req, lookup->prefix, lookup->name);
+	kvcfs_inode_unref(lookup->prefix, 1);
+	g_free(lookup->name);
+	g_free(lookup);
+}
+
+/* Its RELEASE, which may empty the chain, is on its way. The kernel looks .keys up each time. */
+static bool
+waits_for_keys(fuse_req_t req, KvcfsInode *dir, const char *name)
+{
+	Kvcfs *fs = dir->fs;
+	KvcfsClosingFilter filter = {.prefix = dir};
+	if (dir->kind != KVCFS_PREFIX || !kvcfs_is_closing(fs, &filter))
+		return false;
+	KeysLookup *lookup = g_new(KeysLookup, 1);
+	*lookup = (KeysLookup){kvcfs_inode_ref(dir), g_strdup(name)};
+	kvcfs_count(fs, lookups_waited_commit);
+	kvcfs_wait_for_commit(fs, req, &filter, after_keys, lookup);
+	return true;
+}
+
+void
+kvcfs_op_lookup(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
+	kvcfs_count(dir->fs, lookups);
+	if (!waits_for_keys(req, dir, name))
+		lookup_now(req, dir, name);
 }
 
 /* ---- CREATE -------------------------------------------------------------------------------- */
