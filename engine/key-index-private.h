@@ -46,6 +46,7 @@ typedef struct Entry {
 	KvcKeyAttributes attributes;
 	uint32_t renaming; /* adapters that have it under a former name; none of tiers */
 	bool is_committed; /* in this run: an adapter not known to have it has a version before */
+	bool is_removed;   /* see KvcObjectInfo; only while TIERS is L1 */
 } Entry;
 
 /* Protected by the shard's lock. What ADAPTERS (bits) say of a key is not believed. */

@@ -217,6 +217,7 @@ update_locked(KvcKeyIndex *index, Shard *shard, Entry *entry, Report *r)
 		entry->bytes = r->bytes;
 	kvc_key_attributes_update(&entry->attributes, r->attributes, r->tier);
 	entry->tiers |= r->tier;
+	entry->is_removed = false;
 }
 
 /* False: the key is not known. */
@@ -481,6 +482,25 @@ kvc_key_index_remove_version(KvcKeyIndex *index,
 		remove_if_lost(index, key);
 }
 
+void
+kvc_key_index_remove_elsewhere(KvcKeyIndex *index,
+			       KvcObjectKey *key,
+			       uint32_t tier,
+			       uint32_t version)
+{
+	Shard *shard = shard_of(index, key);
+	bool is_lost = false;
+	kvc_mutex_lock(&shard->lock);
+	Entry *entry = g_hash_table_lookup(shard->entries, key);
+	if (entry && entry->version == version && (entry->tiers & tier)) {
+		clear_tiers_locked(shard, key, tier, &is_lost);
+		entry->is_removed = entry->tiers == KVC_TIER_L1 && !entry->renaming;
+	}
+	kvc_mutex_unlock(&shard->lock);
+	if (is_lost)
+		remove_if_lost(index, key);
+}
+
 uint32_t
 kvc_key_index_hide(KvcKeyIndex *index, KvcObjectKey *key, uint32_t adapters, uint64_t delete_id)
 {
@@ -606,6 +626,7 @@ kvc_key_index_note_stored(KvcKeyIndex *index, KvcObjectKey *key, uint32_t tier)
 		unhide_locked(shard, key, tier);
 		if (!is_moving_locked(shard, key, tier))
 			entry->tiers |= tier;
+		entry->is_removed = false;
 	}
 	kvc_mutex_unlock(&shard->lock);
 }
@@ -807,6 +828,7 @@ kvc_key_index_get(KvcKeyIndex *index, const KvcObjectKey *key, KvcObjectInfo *in
 			.bytes = entry->bytes,
 			.sequence = entry->sequence,
 			.version = entry->version,
+			.is_removed = entry->is_removed && entry->tiers == KVC_TIER_L1,
 		};
 		kvc_key_attributes_fill_info(&entry->attributes, info);
 	}

@@ -108,6 +108,14 @@ void kvc_key_index_remove_version(KvcKeyIndex *index,
 				  uint32_t tiers,
 				  uint32_t version);
 /*
+ * The same for TIER (one bit), from which somebody else has removed KEY; if L1 alone has it then,
+ * it is KvcObjectInfo.is_removed until somebody commits it or an adapter has it again.
+ */
+void kvc_key_index_remove_elsewhere(KvcKeyIndex *index,
+				    KvcObjectKey *key,
+				    uint32_t tier,
+				    uint32_t version);
+/*
  * Removes KEY from every tier and hides it from ADAPTERS (bits) until they have confirmed this
  * deletion (kvc_key_index_unhide with DELETE_ID, which grows). Returns the tiers it was in, 0 if
  * unknown. Calls key_lost.

@@ -89,7 +89,7 @@ kvc_l1_manager_set_may_admit(KvcL1Manager *m,
 
 void
 kvc_l1_manager_set_is_taken(KvcL1Manager *m,
-			    bool (*is_taken)(void *user, KvcL1Object *object),
+			    bool (*is_taken)(void *user, KvcL1Object *object, bool is_resident),
 			    void *user)
 {
 	m->is_taken = is_taken;
@@ -457,9 +457,14 @@ ask_locked(bool (*question)(void *user, KvcL1Object *object),
 }
 
 static bool
-is_taken_locked(KvcL1Manager *m, KvcL1Object *object)
+is_taken_locked(KvcL1Manager *m, KvcL1Object *object, bool is_resident)
 {
-	return ask_locked(m->is_taken, m->is_taken_user, object, false);
+	if (!m->is_taken)
+		return is_resident;
+	kvc_listener_enter();
+	bool is_taken = m->is_taken(m->is_taken_user, object, is_resident);
+	kvc_listener_leave();
+	return is_taken;
 }
 
 KvcL1Error
@@ -492,7 +497,7 @@ kvc_l1_manager_finish_write(KvcL1Manager *m,
 	KvcL1Shard *shard = kvc_l1_shard_of(m, key);
 	kvc_mutex_lock(&shard->lock);
 	KvcL1Object *old = g_hash_table_lookup(shard->objects, key);
-	if (mode == KVC_FINISH_FIRST_WINS && (old || is_taken_locked(m, object))) {
+	if (mode == KVC_FINISH_FIRST_WINS && is_taken_locked(m, object, old != NULL)) {
 		object->state = KVC_L1_DETACHED;
 		kvc_mutex_unlock(&shard->lock);
 		kvc_stats_add(m->stats, l1_writes_dropped, 1);

@@ -122,12 +122,13 @@ void kvc_l1_manager_set_may_admit(KvcL1Manager *m,
 				  bool (*may_admit)(void *user, KvcL1Object *object),
 				  void *user);
 /*
- * IS_TAKEN is asked likewise whether another tier has a first object of the key of OBJECT, which
- * is to be committed FIRST_WINS and would be the first one in L1. Set before use; NULL: never.
+ * IS_TAKEN is asked likewise whether there is a first object of the key of OBJECT, which is to be
+ * committed FIRST_WINS: in another tier, or, IS_RESIDENT, in L1. Set before use; NULL: if resident.
  */
-void kvc_l1_manager_set_is_taken(KvcL1Manager *m,
-				 bool (*is_taken)(void *user, KvcL1Object *object),
-				 void *user);
+void
+kvc_l1_manager_set_is_taken(KvcL1Manager *m,
+			    bool (*is_taken)(void *user, KvcL1Object *object, bool is_resident),
+			    void *user);
 /* Are finished writes dirty (is there something that will call set_clean)? Default: no. */
 void kvc_l1_manager_set_tracks_dirty(KvcL1Manager *m, bool tracks_dirty);
 

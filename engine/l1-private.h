@@ -38,7 +38,7 @@ struct KvcL1Manager {
 	void *make_room_user;
 	bool (*may_admit)(void *user, KvcL1Object *object);
 	void *may_admit_user;
-	bool (*is_taken)(void *user, KvcL1Object *object);
+	bool (*is_taken)(void *user, KvcL1Object *object, bool is_resident);
 	void *is_taken_user;
 	bool tracks_dirty; /* Atomic */
 	int64_t read_ttl_ns, write_ttl_ns;

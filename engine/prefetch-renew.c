@@ -37,6 +37,34 @@ drop_from_l1(KvcPrefetchController *c, KvcObjectKey *key, Renewal *renewal)
 	       kvc_l1_manager_reserve_read(l1, &key, 1, 0, &none, NULL) == 0;
 }
 
+typedef struct Removal {
+	KvcKeyIndex *index;
+	uint32_t tier, version;
+	bool is_clean;
+} Removal;
+
+/* In the lock of L1 the chunk stays clean meanwhile. */
+static bool
+note_removed(void *user, KvcL1Object *object)
+{
+	Removal *removal = user;
+	removal->is_clean = !object->is_dirty && !object->is_unreplicated;
+	if (removal->is_clean)
+		kvc_key_index_remove_elsewhere(removal->index, object->key, removal->tier,
+					       removal->version);
+	return false;
+}
+
+/* L1 serves it on; but what is not on its way to a store must not get there any more. */
+static void
+remove_chunk(KvcPrefetchController *c, KvcObjectKey *key, uint32_t tier, uint32_t version)
+{
+	Removal removal = {c->context->index, tier, version, false};
+	kvc_l1_manager_delete_if(c->context->l1, key, note_removed, &removal);
+	if (!removal.is_clean)
+		kvc_key_index_remove_version(c->context->index, key, tier, version);
+}
+
 void
 kvc_prefetch_renew_absent(KvcPrefetchController *c,
 			  KvcObjectKey *key,
@@ -45,9 +73,12 @@ kvc_prefetch_renew_absent(KvcPrefetchController *c,
 {
 	Renewal renewal = {c->context->index, cell->version, 0};
 	KvcObjectInfo info;
+	if (key->space == KVC_SPACE_CHUNK) {
+		remove_chunk(c, key, tier, cell->version);
+		return;
+	}
 	kvc_key_index_remove_version(c->context->index, key, tier, cell->version);
-	if (key->space == KVC_SPACE_CHUNK || kvc_key_index_get(c->context->index, key, &info) < 0 ||
-	    info.tiers != KVC_TIER_L1)
+	if (kvc_key_index_get(c->context->index, key, &info) < 0 || info.tiers != KVC_TIER_L1)
 		return;
 	if (kvc_l1_manager_delete_if(c->context->l1, key, is_what_was_asked_for, &renewal))
 		kvc_stats_add(c->context->stats, renewed_removed, 1);

@@ -68,15 +68,17 @@ on_renamed(KvcL1ManagerListener *l,
 /*
  * The first complete object of a key wins also when only L2 has it, but not when that goes. A chunk
  * of the same size becomes its L1 copy (the store finds it there and skips); another size would be
- * other bytes.
+ * other bytes. One that L1 has yet, and somebody else removed from L2, does not win.
  */
 static bool
-is_other_object_in_l2(void *user, KvcL1Object *object)
+is_taken(void *user, KvcL1Object *object, bool is_resident)
 {
 	const KvcStorageManager *sm = user;
 	KvcObjectInfo info;
-	if (kvc_key_index_get(sm->context.index, object->key, &info) < 0 ||
-	    !(info.tiers & kvc_controller_context_active(&sm->context)))
+	int rc = kvc_key_index_get(sm->context.index, object->key, &info);
+	if (is_resident)
+		return rc < 0 || !info.is_removed;
+	if (rc < 0 || !(info.tiers & kvc_controller_context_active(&sm->context)))
 		return false;
 	return object->key->space != KVC_SPACE_CHUNK ||
 	       (info.bytes != 0 && info.bytes != object->bytes);
@@ -133,7 +135,7 @@ build_l1(KvcStorageManager *sm, const KvcStorageManagerConfig *config, GError **
 		.on_renamed = on_renamed,
 	};
 	kvc_l1_manager_register_listener(sm->context.l1, &sm->index_listener);
-	kvc_l1_manager_set_is_taken(sm->context.l1, is_other_object_in_l2, sm);
+	kvc_l1_manager_set_is_taken(sm->context.l1, is_taken, sm);
 	sm->eviction = kvc_eviction_controller_new(sm->context.l1, sm->memory, sm->eviction_policy,
 						   watermark > 0 ? watermark : 0.8,
 						   ratio > 0 ? ratio : 0.2);
@@ -521,7 +523,7 @@ kvc_storage_manager_evict(KvcStorageManager *sm, KvcObjectKey *key)
 		return rc;
 	if (!(info.tiers & KVC_TIER_L1))
 		return -ENOENT;
-	if (!(info.tiers & kvc_controller_context_active(&sm->context)))
+	if (!(info.tiers & kvc_controller_context_active(&sm->context)) && !info.is_removed)
 		return -EBUSY;
 	return to_errno(kvc_l1_manager_evict(sm->context.l1, key), 0);
 }

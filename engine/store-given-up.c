@@ -70,13 +70,13 @@ kvc_store_put_off(KvcStoreController *c, KvcStoreRecord *r, size_t adapter, int 
 
 /* ---- Another chance ------------------------------------------------------------------------ */
 
-/* Does no adapter have what L1 has, though there is one? */
+/* Does no adapter have what L1 has, though there is one, and nobody has removed it there? */
 static bool
 is_only_in_l1(KvcStoreController *c, KvcObjectKey *key)
 {
 	KvcObjectInfo info;
 	return c->active && kvc_key_index_get(c->context->index, key, &info) == 0 &&
-	       info.tiers == KVC_TIER_L1;
+	       info.tiers == KVC_TIER_L1 && !info.is_removed;
 }
 
 void

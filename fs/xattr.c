@@ -60,6 +60,7 @@ print_state(const Subject *s, GString *out)
 			: s->residency.is_dirty	       ? "dirty"
 			: s->residency.is_unreplicated ? "unreplicated"
 			: s->info.tiers & ~KVC_TIER_L1 ? "replicated"
+			: s->info.is_removed	       ? "removed"
 						       : "resident";
 	g_string_append(out, state);
 	return true;

@@ -344,6 +344,10 @@ typedef struct KvcObjectInfo {
 	/* To be compared only: another one when other bytes may be under the key (it was committed
 	 * anew, renamed, or deleted and is back). */
 	uint32_t version;
+	/* Of a chunk: L1 alone has it, since somebody else removed it from a shared adapter. It is
+	 * served until it is evicted, which it may be, never stored again, and no first object to
+	 * KVC_FINISH_FIRST_WINS. */
+	bool is_removed;
 } KvcObjectInfo;
 
 /* What the index knows, from memory: 0 or -ENOENT. */

@@ -483,9 +483,10 @@ typedef struct Taken {
 } Taken;
 
 static bool
-is_taken(void *user, KvcL1Object *object)
+is_taken(void *user, KvcL1Object *object, bool is_resident)
 {
 	Taken *taken = user;
+	assert_false(is_resident);
 	assert_int_equal(object->bytes, 100);
 	assert_non_null(object->key);
 	taken->n_calls++;

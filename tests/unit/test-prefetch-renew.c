@@ -251,6 +251,84 @@ test_chunks_stay_in_l1(void **state)
 	bench_free(&b);
 }
 
+static bool
+is_removed(Bench *b, size_t i)
+{
+	return info_of(b, i).is_removed;
+}
+
+/* Over one shared store that has them, as L1 does, clean. */
+static Bench
+chunk_bench_new(void)
+{
+	Bench b = bench_new(1, &first, 8);
+	b.env->slots[0].is_shared = true;
+	put_l2(&b, 0, "0123");
+	assert_int_equal(run(&b, 4, 0), 4);
+	return b;
+}
+
+/* What somebody else removed from L2 must not return to it from L1. */
+static void
+test_a_removed_chunk_is_marked(void **state)
+{
+	Bench b = chunk_bench_new();
+	fake_put(b.env->fakes[0], b.keys[0], NULL);
+	assert_int_equal(run(&b, 2, RENEW), 2);
+	assert_true(is_removed(&b, 0));
+	assert_false(is_removed(&b, 1));
+	/* There again. */
+	put_l2(&b, 0, "0");
+	assert_int_equal(run(&b, 1, RENEW), 1);
+	assert_false(is_removed(&b, 0));
+	assert_int_equal(env_tiers(b.env, b.keys[0]), KVC_TIER_L1 | 1);
+	/* Committed again. */
+	fake_put(b.env->fakes[0], b.keys[0], NULL);
+	assert_int_equal(run(&b, 1, RENEW), 1);
+	assert_true(is_removed(&b, 0));
+	env_write(b.env, b.keys[0], 100, 1, KVC_FINISH_REPLACE);
+	assert_false(is_removed(&b, 0));
+	assert_int_equal(info_of(&b, 0).bytes, 100);
+	bench_free(&b);
+}
+
+/* What is on its way to L2 is not removed, nor what L2 could not take or has elsewhere. */
+static void
+test_a_chunk_that_is_not_clean_is_not_removed(void **state)
+{
+	Bench b = chunk_bench_new();
+	KvcL1Manager *l1 = b.env->context.l1;
+	for (size_t i = 0; i < 2; i++) {
+		fake_put(b.env->fakes[0], b.keys[i], NULL);
+		KvcL1Object *object = kvc_l1_manager_make_dirty(l1, b.keys[i]);
+		if (i == 1)
+			kvc_l1_manager_set_clean(l1, object, false);
+		kvc_l1_object_unref(object);
+	}
+	kvc_key_index_add(b.env->context.index, b.keys[2], 2, 100, 0);
+	fake_put(b.env->fakes[0], b.keys[2], NULL);
+	assert_int_equal(run(&b, 3, RENEW), 3);
+	for (size_t i = 0; i < 2; i++)
+		assert_int_equal(env_tiers(b.env, b.keys[i]), KVC_TIER_L1);
+	assert_int_equal(env_tiers(b.env, b.keys[2]), KVC_TIER_L1 | 2);
+	for (size_t i = 0; i < 3; i++)
+		assert_false(is_removed(&b, i));
+	bench_free(&b);
+}
+
+/* A load that finds it missing says nothing of who did it. */
+static void
+test_a_lost_chunk_is_not_removed(void **state)
+{
+	Bench b = chunk_bench_new();
+	fake_put(b.env->fakes[0], b.keys[0], NULL);
+	kvc_key_index_remove(b.env->context.index, b.keys[0], 1);
+	assert_int_equal(run(&b, 1, RENEW), 1);
+	assert_int_equal(env_tiers(b.env, b.keys[0]), KVC_TIER_L1);
+	assert_false(is_removed(&b, 0));
+	bench_free(&b);
+}
+
 int
 main(void)
 {
@@ -265,6 +343,9 @@ main(void)
 		cmocka_unit_test(test_a_store_that_cannot_be_asked_says_nothing),
 		cmocka_unit_test(test_a_store_that_is_not_shared_is_not_asked),
 		cmocka_unit_test(test_chunks_stay_in_l1),
+		cmocka_unit_test(test_a_removed_chunk_is_marked),
+		cmocka_unit_test(test_a_chunk_that_is_not_clean_is_not_removed),
+		cmocka_unit_test(test_a_lost_chunk_is_not_removed),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
