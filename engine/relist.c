@@ -40,7 +40,7 @@ struct KvcRelister {
 	KvcMutex lock;
 	pthread_cond_t wake;
 	/* Protected by lock. */
-	GQueue queue; /* of Relist: the first one may be in the works */
+	GQueue queue; /* of Relist: none that has begun, and may have read the directory already */
 	bool is_running, is_stopping;
 	pthread_t thread;
 	/* Owned by the thread. */
@@ -225,16 +225,13 @@ relist_thread(void *data)
 	for (;;) {
 		while (!l->is_stopping && l->queue.length == 0)
 			kvc_cond_wait_until(&l->wake, &l->lock, 0);
-		Relist *relist = g_queue_peek_head(&l->queue);
+		Relist *relist = g_queue_pop_head(&l->queue);
 		if (!relist)
 			break;
 		bool is_stopping = l->is_stopping;
 		kvc_mutex_unlock(&l->lock);
 		if (!is_stopping)
 			relist_everywhere(l, relist->scope);
-		kvc_mutex_lock(&l->lock);
-		g_queue_pop_head(&l->queue);
-		kvc_mutex_unlock(&l->lock);
 		end(relist);
 		kvc_mutex_lock(&l->lock);
 	}

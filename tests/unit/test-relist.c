@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Directories of a shared store that are listed again while it is slow or does not go on. */
+
+#include "kvcache/registry.h"
+#include "tests/unit/adapter-set-fixture.h"
+
+#include <pthread.h>
+
+#define GATE "type=test-gate,max_size_gb=0.1,shared=true"
+
+/* ---- A shared mock in which something changes all the time, and that can be held ------------- */
+
+static const KvcL2AdapterOps *mock_ops;
+static KvcL2AdapterOps gate_ops;
+/* Atomic. */
+static bool is_list_held;
+static unsigned n_lists;  /* of a directory: begun */
+static unsigned n_passed; /* that may end all the same */
+
+static unsigned
+get(unsigned *counter)
+{
+	return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
+}
+
+static void
+hold_lists(bool is_held)
+{
+	__atomic_store_n(&is_list_held, is_held, __ATOMIC_RELEASE);
+}
+
+/* Lets the first N listings of a directory end. */
+static void
+pass_lists(unsigned n)
+{
+	__atomic_store_n(&n_passed, n, __ATOMIC_RELEASE);
+}
+
+static int
+gate_get_changes(KvcL2Adapter *adapter,
+		 const KvcKeyScope *scope,
+		 uint64_t *stamp,
+		 int64_t *changed_ns)
+{
+	static uint64_t last_stamp;
+	*stamp = ++last_stamp;
+	*changed_ns = kvc_wall_ns();
+	return 0;
+}
+
+/* Is held when it has read everything. */
+static ssize_t
+gate_list(KvcL2Adapter *adapter,
+	  const KvcKeyScope *scope,
+	  char **cursor,
+	  KvcL2ListEntry *entries,
+	  size_t max)
+{
+	ssize_t n = mock_ops->list(adapter, scope, cursor, entries, max);
+	if (!scope)
+		return n;
+	unsigned number = __atomic_add_fetch(&n_lists, 1, __ATOMIC_ACQ_REL);
+	while (__atomic_load_n(&is_list_held, __ATOMIC_ACQUIRE) && get(&n_passed) < number)
+		g_usleep(500);
+	return n;
+}
+
+static KvcL2Adapter *
+gate_open(const KvcOptions *options, GError **error)
+{
+	KvcL2Adapter *adapter = mock_ops->open(options, error);
+	if (adapter)
+		adapter->ops = &gate_ops;
+	return adapter;
+}
+
+static void
+register_gate(void)
+{
+	mock_ops = kvc_find_l2_adapter("mock", NULL);
+	g_assert(mock_ops);
+	gate_ops = *mock_ops;
+	gate_ops.type_name = "test-gate";
+	gate_ops.open = gate_open;
+	gate_ops.list = gate_list;
+	gate_ops.get_changes = gate_get_changes;
+	kvc_register_l2_adapter(&gate_ops);
+}
+
+/* ---- Helpers ------------------------------------------------------------------------------- */
+
+static void
+on_relisted(void *user)
+{
+	__atomic_fetch_add((unsigned *)user, 1, __ATOMIC_RELEASE);
+}
+
+static void
+relist(Fixture *f, unsigned *done)
+{
+	kvc_storage_manager_relist(f->sm, f->scope, on_relisted, done);
+}
+
+static int
+set_up_gate(void **state)
+{
+	n_lists = n_passed = 0;
+	return set_up(state);
+}
+
+/* A test that failed holds nothing either. */
+static int
+release_all(void **state)
+{
+	hold_lists(false);
+	return tear_down(state);
+}
+
+#define GATE_TEST(function) cmocka_unit_test_setup_teardown(function, set_up_gate, release_all)
+
+/* ---- Tests --------------------------------------------------------------------------------- */
+
+/* What is in the works has perhaps read the directory already. */
+static void
+test_a_request_joins_only_what_is_queued(void **state)
+{
+	Fixture *f = *state;
+	unsigned first = 0, others = 0;
+	start(f, GATE, NULL);
+	hold_lists(true);
+	relist(f, &first);
+	wait_until(get(&n_lists) == 1);
+	relist(f, &others);
+	relist(f, &others);
+	pass_lists(1);
+	wait_until(get(&n_lists) == 2);
+	assert_int_equal(get(&first), 1);
+	assert_int_equal(get(&others), 0);
+	pass_lists(2);
+	wait_until(get(&others) == 2);
+	assert_int_equal(stat_of(f, "relists"), 2);
+	assert_int_equal(get(&n_lists), 2);
+}
+
+int
+main(void)
+{
+	const struct CMUnitTest tests[] = {
+		GATE_TEST(test_a_request_joins_only_what_is_queued),
+	};
+	register_gate();
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
