@@ -167,7 +167,7 @@ kvcfs_coherence_check(Kvcfs *fs,
 /* ---- Listings ------------------------------------------------------------------------------ */
 
 bool
-kvcfs_listing_begin_renewal(KvcfsInode *dir)
+kvcfs_listing_is_due(KvcfsInode *dir)
 {
 	Kvcfs *fs = dir->fs;
 	if (!kvc_storage_manager_has_shared_l2(fs->sm))
@@ -175,16 +175,41 @@ kvcfs_listing_begin_renewal(KvcfsInode *dir)
 	int64_t now = kvcfs_now_ns();
 	pthread_mutex_lock(&fs->names);
 	bool is_due = !is_recent(fs, dir->listed_ns, now);
-	if (is_due)
-		dir->listed_ns = now;
+	bool is_vain = is_due && is_recent(fs, dir->stale_ns, now);
 	pthread_mutex_unlock(&fs->names);
-	return is_due;
+	if (is_vain)
+		kvcfs_count(fs, listings_stale);
+	return is_due && !is_vain;
 }
 
+void
+kvcfs_listing_note_stale(KvcfsInode *dir)
+{
+	Kvcfs *fs = dir->fs;
+	pthread_mutex_lock(&fs->names);
+	dir->stale_ns = kvcfs_now_ns();
+	pthread_mutex_unlock(&fs->names);
+	kvcfs_count(fs, listings_stale);
+}
+
+typedef struct Renewal {
+	KvcfsInode *dir; /* owned reference */
+	int64_t begun_ns;
+	KvcfsPending *pending;
+} Renewal;
+
+/* Also when nobody has waited for so long. */
 static void
 on_relisted(void *user)
 {
-	kvcfs_pending_wake(user);
+	Renewal *renewal = user;
+	KvcfsInode *dir = renewal->dir;
+	pthread_mutex_lock(&dir->fs->names);
+	dir->listed_ns = MAX(dir->listed_ns, renewal->begun_ns);
+	pthread_mutex_unlock(&dir->fs->names);
+	kvcfs_pending_wake(renewal->pending);
+	kvcfs_inode_unref(dir, 1);
+	g_free(renewal);
 }
 
 void
@@ -194,10 +219,13 @@ kvcfs_listing_renew(KvcfsInode *dir,
 		    void *user)
 {
 	Kvcfs *fs = dir->fs;
-	int64_t deadline = kvcfs_now_ns() + fs->config.lookup_wait_ns;
+	Renewal *renewal = g_new(Renewal, 1);
+	*renewal = (Renewal){dir, kvcfs_now_ns(), NULL};
+	int64_t deadline = renewal->begun_ns + fs->config.lookup_wait_ns;
 	pthread_mutex_lock(&fs->names);
+	kvcfs_inode_ref_locked(dir);
 	g_autoptr(KvcKeyScope) scope = kvc_key_scope_ref(dir->scope);
 	pthread_mutex_unlock(&fs->names);
-	KvcfsPending *pending = kvcfs_pending_new(fs->pendings, req, deadline, answer, user);
-	kvc_storage_manager_relist(fs->sm, scope, on_relisted, pending);
+	renewal->pending = kvcfs_pending_new(fs->pendings, req, deadline, answer, user);
+	kvc_storage_manager_relist(fs->sm, scope, on_relisted, renewal);
 }

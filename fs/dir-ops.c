@@ -157,7 +157,7 @@ after_renewal(fuse_req_t req, KvcfsWake why, void *user)
 {
 	Opendir *open = user;
 	if (why == KVCFS_WAKE_TIMEOUT)
-		kvcfs_count(open->fs, listings_stale);
+		kvcfs_listing_note_stale(open->handle->inode);
 	after_wait(req, why, open);
 }
 
@@ -177,7 +177,7 @@ opendir_step(Opendir *open)
 		kvcfs_prefix_wait(dir, open->req, open->deadline_ns, after_wait, open);
 		return;
 	}
-	if (!is_prefix && !open->has_renewed && kvcfs_listing_begin_renewal(dir)) {
+	if (!is_prefix && !open->has_renewed && kvcfs_listing_is_due(dir)) {
 		open->has_renewed = true;
 		kvcfs_listing_renew(dir, open->req, after_renewal, open);
 		return;

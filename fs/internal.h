@@ -186,7 +186,8 @@ struct KvcfsInode {
 	GHashTable *children; /* DIR: name -> inode (owned reference) */
 	GHashTable *temps;    /* RANK, PREFIX, DIR: name -> inode (owned reference), or NULL */
 	GHashTable *nlinks;   /* RANK: key -> references in loaded chains, or NULL */
-	int64_t listed_ns;    /* RANK, DIR: when its listing was last renewed */
+	int64_t listed_ns;    /* RANK, DIR: when the last renewal of its listing that ended began */
+	int64_t stale_ns;     /* RANK, DIR: when somebody last waited for one in vain */
 	uint64_t last_bytes;  /* RANK, DIR: size of the last object written: the next reservation */
 	KvcfsChain *chain;    /* PREFIX */
 	KvcfsStaging *staging; /* OBJECT: not committed yet */
@@ -425,9 +426,13 @@ void kvcfs_coherence_check(Kvcfs *fs,
 			   void (*answer)(fuse_req_t req, KvcfsWake why, void *user),
 			   void *user);
 
-/* Is the listing of DIR, a RANK or DIR, to be renewed before it is shown? If so it is from now on.
+/*
+ * Is the listing of DIR, a RANK or DIR, to be renewed before it is shown? Not if somebody waited
+ * for that in vain a moment ago: then it is shown as it is known, and counted.
  */
-bool kvcfs_listing_begin_renewal(KvcfsInode *dir);
+bool kvcfs_listing_is_due(KvcfsInode *dir);
+/* It was not renewed in time: counted. */
+void kvcfs_listing_note_stale(KvcfsInode *dir);
 /*
  * Renews it, and keeps REQ until that is done, at most for --lookup-wait. ANSWER as in
  * kvcfs_pending_new(); whatever WHY, unless INTERRUPT: what is known by then is the listing.

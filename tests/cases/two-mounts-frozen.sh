@@ -3,7 +3,7 @@
 #
 # Two mounts over one L2, which hangs for one of them: plain files and prefix directories that it has in memory are
 # found, opened and listed there as they are known, after --lookup-wait at most, and counted as stale. Once L2 goes on
-# it sees what the other has made of them meanwhile.
+# it sees what the other has made of them meanwhile. Who lists a directory while it is being listed again waits as well.
 #
 # parallel
 
@@ -35,6 +35,7 @@ printf '' >"$RANK/prompt/.keys"
 control flush /
 sleep 0.3
 stale=$(on_b stat_counter mount_checks_stale)
+listings=$(on_b stat_counter mount_listings_stale)
 # Far longer than --lookup-wait, far shorter than the deadline of a load.
 cat >"$WORK/steps" <<-END
 	stat stat $b/file
@@ -42,6 +43,8 @@ cat >"$WORK/steps" <<-END
 	close close
 	list list $prompt_b
 	again list $prompt_b
+	dir list $b
+	again list $b
 	open open $b/file r
 	close close
 END
@@ -50,12 +53,33 @@ cat "$WORK/answers"
 assert_eq "" "$(awk '$2 != 0 || $3 > 3000' "$WORK/answers")" "answers beside an L2 that hangs"
 assert_same "$WORK/1" "$b/file"
 assert_le $((stale + 2)) "$(on_b stat_counter mount_checks_stale)" "what was counted as stale"
+assert_eq $((listings + 2)) "$(on_b stat_counter mount_listings_stale)" "listings that were counted as stale"
 
 kill -CONT "$mirror"
 is_new() {
 	cmp -s "$WORK/2" "$b/file" && [[ -z $(ls -U "$prompt_b") ]]
 }
 wait_until 20 "what the other mount has made is seen" is_new
+
+# Two list it while the listing is on its way.
+on_b restart_fs --coherence 1 --lookup-wait 30000
+expect_output file ls "$b"
+mkchunk "$MNT/dir/new" 1K
+control flush /
+# The kernel keeps attributes of the mirror for a second.
+sleep 1.5
+kill -STOP "$mirror"
+ls "$b" >"$WORK/first" &
+first=$!
+sleep 0.3
+ls "$b" >"$WORK/second" &
+second=$!
+sleep 0.3
+kill -CONT "$mirror"
+wait "$first" "$second"
+for list in first second; do
+	assert_eq $'file\nnew' "$(<"$WORK/$list")" "the $list listing"
+done
 stop_both
 umount "$L2"
 wait_gone "$mirror" 10
