@@ -1,25 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Random calls of several processes are answered as a model in memory says, and after a restart the files are those of
-# the model. The same seed makes the same calls.
+# Random calls of several processes are answered as a model in memory says, and after a restart files, objects and
+# prefix directories are those of the model. The same seed makes the same calls.
 #
-# soak
 # parallel
 
 . "$(dirname "$0")/lib.sh"
 
 require_cmd python3
-L1_SIZE=512M # less than what the files take: some are loaded again
-seconds=${MIXER_SECONDS:-40}
+L1_SIZE=${MIXER_L1_SIZE:-256M} # less than what the files take: some are loaded again
+seconds=${MIXER_SECONDS:-30}
 mixer=$SRC/tests/clients/operation-mixer.py
-declare -a options=(--seed "$SEED" --seconds "$seconds")
+read -ra options <<<"--seed $SEED --seconds $seconds ${MIXER_OPTIONS:-}"
 [[ $EXPECTED_IO_MODE == direct ]] || options+=(--passthrough)
 
 start_fs
 mkdir "$MNT/mixed"
-python3 "$mixer" "${options[@]}" "$MNT/mixed" "$WORK/files" || fail "the model says otherwise"
+python3 "$mixer" "${options[@]}" "$MNT" mixed "$WORK/state.mixed" || fail "the model says otherwise"
 control flush /
 restart_fs
-python3 "$mixer" --seed "$SEED" --verify "$MNT/mixed" "$WORK/files" || fail "after a restart"
+python3 "$mixer" --seed "$SEED" --verify "$MNT" mixed "$WORK/state.mixed" || fail "after a restart"
 kill_fs
