@@ -39,7 +39,7 @@ def run_group(kind, directory, seed, options, pipe):
             n += 1
             if n % 200 == 0:
                 group.check_all()
-                del group.log[:-400]
+                del group.log[: -options.lines]
         group.finish()
         pipe.send((n, list(group.state())))
     except Exception as e:

@@ -13,7 +13,7 @@ from mixer.calls import Worker
 N_WORKERS = 3
 MAX_BYTES = 3 << 20
 TEMPORARY = [".a", "b.tmp", "c.part"]
-RENAME_NOREPLACE = 1
+RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 HUGE_PAGE = 2 << 20
 
 
@@ -150,7 +150,7 @@ class Group:
         if isinstance(value, bytes) and len(value) > 64 and not value.endswith(b"\n"):
             return f"<{len(value)} bytes>"
         text = str(value).replace(self.root.path(), "")
-        return re.sub(r"\w{24,}", lambda match: match[0][:12] + "~", text)
+        return re.sub(r"[0-9a-fg]{24,}", lambda match: match[0][:12] + "~", text)
 
     def expect(self, want, worker, name, *args):
         """WANT: an errno, or 0; returns the value."""
@@ -174,6 +174,7 @@ class Group:
                 return
             if time.monotonic() > end:
                 raise Mismatch(f"{self.log[-1]}: expected {want}, got {result}")
+            self.log.pop()
             time.sleep(0.05)
 
     # ---- Choices
@@ -266,6 +267,12 @@ class Group:
         if handle.map_bytes and w not in self.writings and w.target:
             # A store before the commit would be a write after the close: not published.
             self.check_committed((worker + 1) % N_WORKERS, *w.target)
+
+    def do_close_copy(self, worker):
+        """Nothing comes of it."""
+        handle = self.any_handle(lambda h: h.worker == worker)
+        if handle:
+            self.expect(0, worker, "close_copy", handle.number)
 
     def write(self, handle, data, offset):
         if not handle.is_writer():

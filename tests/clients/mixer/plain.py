@@ -220,10 +220,11 @@ class PlainGroup(Group):
             directory.parent, directory.name = parent, name
 
     WEIGHTS = {
-        "open_read": 6, "open_write": 14, "open_temporary": 8, "close": 20, "write": 16, "append": 4, "ftruncate": 3,
-        "read": 10, "fstat": 4, "fsync": 1, "map": 3, "map_store": 4, "kept_map": 2, "stat": 6, "read_file": 6,
-        "unlink": 3, "unlink_temporary": 1, "rename": 5, "rename_temporary": 6, "rename_temporaries": 1, "link": 1,
-        "truncate": 2, "set_attribute": 1, "get_attribute": 1, "listdir": 2, "mkdir": 1, "rmdir": 1, "rename_dir": 1,
+        "open_read": 6, "open_write": 14, "open_temporary": 8, "close": 20, "close_copy": 1, "write": 16,
+        "append": 4, "ftruncate": 3, "read": 10, "fstat": 4, "fsync": 1, "map": 3, "map_store": 4, "kept_map":
+        2, "stat": 6, "read_file": 6, "unlink": 3, "unlink_temporary": 1, "rename": 5, "rename_temporary": 6,
+        "rename_temporaries": 1, "link": 1, "truncate": 2, "set_attribute": 1, "get_attribute": 1, "listdir": 2,
+        "mkdir": 1, "rmdir": 1, "rename_dir": 1,
     }
 
     def check_all(self):

@@ -4,14 +4,14 @@
 An object never changes: the first writer of a name who closes a whole file makes it, and it stays until it is removed.
 A prefix directory is a list of slots. One is taken by each writer who creates an entry there, and is a reference from
 his commit on, or given up; other references are added behind what there is. An entry is visible while there is a
-reference and an object; the directory lists the entries before the first that is not there.
+reference and an object; the directory lists the entries before the first that is not there (yet).
 """
 
 import errno
 import os
 import time
 
-from mixer.model import MAX_BYTES, N_WORKERS, RENAME_NOREPLACE, TEMPORARY, File, Group, Mismatch, Writing
+from mixer.model import MAX_BYTES, N_WORKERS, RENAME_EXCHANGE, RENAME_NOREPLACE, TEMPORARY, File, Group, Mismatch, Writing
 
 RANKS = ["@01000100", "@02000201@1a@tenant"]
 HASHES = ["00000001", "deadbeef", "abcdef0123456789", "9f86d081884c7d65" * 4, "60303ae22b998861" * 4, "c0ffee00" * 16]
@@ -54,11 +54,12 @@ class Prefix:
         return [s.name for s in self.slots if s.is_reference]
 
     def run(self):
+        """A place that a writer still holds is a gap."""
         found = []
-        for name in self.chain():
-            if name not in self.rank.objects:
+        for slot in self.slots:
+            if not slot.is_reference or slot.name not in self.rank.objects:
                 break
-            found.append(name)
+            found.append(slot.name)
         return found
 
     def text(self):
@@ -90,6 +91,12 @@ class Prefix:
         self.append(names)
         self.slots += written
         self.has_keys = True
+
+    def take(self, name):
+        """For a writer; for settle()."""
+        slot = Slot(name, False)
+        self.slots.append(slot)
+        return slot
 
     def settle(self, slot, has_committed):
         """The writer who has taken SLOT has closed."""
@@ -172,9 +179,7 @@ class RankGroup(Group):
     def set_target(self, w, directory, name):
         w.target = (directory.rank, name)
         if isinstance(directory, Prefix):
-            slot = Slot(name, False)
-            directory.slots.append(slot)
-            w.slot = (directory, slot)
+            w.slot = (directory, directory.take(name))
 
     # ---- Objects
 
@@ -333,9 +338,10 @@ class RankGroup(Group):
             calls += [
                 (errno.EPERM, "link", object_path, f"{root}/name"),
                 (errno.EXDEV, "rename", object_path, f"{root}/name", 0),
-                (errno.EINVAL, "rename", object_path, f"{root}/name", 2),
                 (errno.ENOTDIR, "rmdir", object_path),
             ]
+        for other in [n for n in (*rank.objects, *rank.temporary) if n != name and is_there]:
+            calls.append((errno.EINVAL, "rename", f"{rank.path()}/{other}", object_path, RENAME_EXCHANGE))
         for temporary in rank.temporary:
             calls.append((errno.EINVAL, "rename", f"{rank.path()}/{temporary}", f"{rank.path()}/{no_hash}", 0))
         if prefix:
@@ -520,6 +526,12 @@ class RankGroup(Group):
             keys.has_failed |= is_bad
             keys.names += [] if is_bad else [n.decode() for n in piece.split()]
 
+    def do_keys_close_copy(self, _):
+        """No close of the writer: he goes on."""
+        if self.keys_writers:
+            keys = self.random.choice(list(self.keys_writers.values()))
+            self.expect(0, keys.worker, "close_copy", keys.number)
+
     def do_keys_close(self, _):
         if not self.keys_writers:
             return
@@ -552,12 +564,13 @@ class RankGroup(Group):
             prefix.has_keys = False
 
     WEIGHTS = {
-        "open_read": 6, "open_write": 20, "open_temporary": 8, "close": 24, "write": 16, "append": 3, "ftruncate": 3,
-        "read": 8, "fstat": 2, "fsync": 1, "map": 3, "map_store": 4, "kept_map": 2, "stat": 4, "read_file": 6,
-        "unlink": 8, "unlink_temporary": 1, "rename": 4, "rename_temporary": 6, "rename_temporaries": 2, "link": 8,
-        "truncate": 1, "refused": 4, "evict": 2, "open_dir": 1, "close_dir": 1, "listdir": 5, "mkdir": 4, "rmdir": 3,
-        "rename_dir": 3, "keys_read": 4, "keys_append": 3, "keys_replace": 3, "keys_open": 2, "keys_write": 3,
-        "keys_close": 2, "keys_rename": 2, "keys_unlink": 1,
+        "open_read": 6, "open_write": 20, "open_temporary": 8, "close": 24, "close_copy": 1, "write": 16,
+        "append": 3, "ftruncate": 3, "read": 8, "fstat": 2, "fsync": 1, "map": 3, "map_store": 4, "kept_map": 2,
+        "stat": 4, "read_file": 6, "unlink": 8, "unlink_temporary": 1, "rename": 4, "rename_temporary": 6,
+        "rename_temporaries": 2, "link": 8, "truncate": 1, "refused": 4, "evict": 2, "open_dir": 1, "close_dir":
+        1, "listdir": 5, "mkdir": 4, "rmdir": 3, "rename_dir": 3, "keys_read": 4, "keys_append": 3,
+        "keys_replace": 3, "keys_open": 2, "keys_write": 3, "keys_close_copy": 1, "keys_close": 2,
+        "keys_rename": 2, "keys_unlink": 1,
     }
 
     # ---- All of it
@@ -584,14 +597,14 @@ class RankGroup(Group):
     def state(self):
         """A chain and its objects outlast the daemon; no temporary file, and no removed .keys."""
         for rank in self.ranks:
+            for name in rank.objects:
+                yield "links", f"{rank.path()}/{name}", rank.n_links(name)
             yield "names", rank.path(), sorted([*rank.objects, *rank.prefixes])
             for prefix in rank.prefixes.values():
                 if prefix.has_keys:
                     yield "order", prefix.path(), prefix.run() + [".keys"]
                     yield "file", prefix.path() + "/.keys", prefix.text()
             for name, file in rank.objects.items():
-                yield "file", f"{rank.path()}/{name}", file.data
-                yield "links", f"{rank.path()}/{name}", rank.n_links(name)
-                for prefix in rank.prefixes.values():
-                    if prefix.has(name):
-                        yield "file", f"{prefix.path()}/{name}", file.data
+                for directory in [rank, *rank.prefixes.values()]:
+                    if directory.visible(name):
+                        yield "file", f"{directory.path()}/{name}", file.data
