@@ -55,7 +55,7 @@ class Writing:
         self.attribute = None
         self.needs_tail = False  # declared to a size that nobody has written to
         self.written_end = 0  # None: not known
-        self.slot = None  # in a prefix directory
+        self.place = None  # in a prefix directory, which comes with it
 
     def content(self):
         return self.base.data if self.data is None else self.data

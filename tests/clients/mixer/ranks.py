@@ -2,9 +2,10 @@
 """Objects in rank directories, and prefix directories, which refer to them in an order.
 
 An object never changes: the first writer of a name who closes a whole file makes it, and it stays until it is removed.
-A prefix directory is a list of slots. One is taken by each writer who creates an entry there, and is a reference from
-his commit on, or given up; other references are added behind what there is. An entry is visible while there is a
-reference and an object; the directory lists the entries before the first that is not there (yet).
+A prefix directory is an ordered set of places. Who creates an entry takes one at the end, unless another writer has it;
+it is a reference from his commit on, or given up with the last writer. What is linked or appended is a reference at the
+end. An entry is visible while there is a reference and an object; the directory lists the entries before the first that
+is not there (yet).
 """
 
 import errno
@@ -36,30 +37,30 @@ class Rank:
         return 1 + sum(p.has(name) for p in self.prefixes.values())
 
 
-class Slot:
-    def __init__(self, name, is_reference):
-        self.name, self.is_reference = name, is_reference
+class Place:
+    def __init__(self, name):
+        self.name, self.is_reference, self.n_writers = name, False, 0
 
 
 class Prefix:
     def __init__(self, rank, name):
         self.rank, self.name = rank, name
-        self.slots, self.temporary = [], {}
+        self.places, self.temporary = {}, {}  # places in their order
         self.has_keys = True
 
     def path(self):
         return self.rank.path() + "/" + self.name
 
     def chain(self):
-        return [s.name for s in self.slots if s.is_reference]
+        return [p.name for p in self.places.values() if p.is_reference]
 
     def run(self):
         """A place that a writer still holds is a gap."""
         found = []
-        for slot in self.slots:
-            if not slot.is_reference or slot.name not in self.rank.objects:
+        for place in self.places.values():
+            if not place.is_reference or place.name not in self.rank.objects:
                 break
-            found.append(slot.name)
+            found.append(place.name)
         return found
 
     def text(self):
@@ -72,7 +73,7 @@ class Prefix:
         return self.rank.objects.get(name) if self.has(name) else None
 
     def is_written(self):
-        return any(not s.is_reference for s in self.slots)
+        return any(p.n_writers for p in self.places.values())
 
     def is_full(self):
         return bool(self.run() or self.temporary)
@@ -80,32 +81,37 @@ class Prefix:
     def append(self, names):
         for name in names:
             if not self.has(name):
-                self.slots.append(Slot(name, True))
+                place = self.places.pop(name, None) or Place(name)
+                place.is_reference = True
+                self.places[name] = place
 
     def drop(self, name):
-        self.slots = [s for s in self.slots if not (s.is_reference and s.name == name)]
+        self.places[name].is_reference = False
+        if not self.places[name].n_writers:
+            del self.places[name]
 
     def replace(self, names):
-        written = [s for s in self.slots if not s.is_reference]
-        self.slots = []
-        self.append(names)
-        self.slots += written
+        """Writers keep their places, behind the new chain."""
+        for name in self.chain():
+            self.drop(name)
+        written, self.places = self.places, {}
+        for name in names:
+            if name not in self.places:
+                self.places[name] = written.pop(name, None) or Place(name)
+                self.places[name].is_reference = True
+        self.places |= written
         self.has_keys = True
 
     def take(self, name):
-        """For a writer; for settle()."""
-        slot = Slot(name, False)
-        self.slots.append(slot)
-        return slot
+        place = self.places.setdefault(name, Place(name))
+        place.n_writers += 1
+        return place
 
-    def settle(self, slot, has_committed):
-        """The writer who has taken SLOT has closed."""
-        if slot not in self.slots:
-            return
-        if has_committed and not self.has(slot.name):
-            slot.is_reference = True
-        else:
-            self.slots.remove(slot)
+    def writer_closed(self, place, has_committed):
+        place.n_writers -= 1
+        place.is_reference |= has_committed
+        if not place.n_writers and not place.is_reference:
+            del self.places[place.name]
 
 
 class KeysWriter:
@@ -171,15 +177,15 @@ class RankGroup(Group):
         is_whole = len(w.data) > 0 and not w.needs_tail
         if is_whole and name not in rank.objects:
             rank.objects[name] = File(bytes(w.data))
-        if w.slot:
-            prefix, slot = w.slot
-            prefix.settle(slot, is_whole)
+        if w.place:
+            prefix, place = w.place
+            prefix.writer_closed(place, is_whole)
         self.writings.discard(w)
 
     def set_target(self, w, directory, name):
         w.target = (directory.rank, name)
         if isinstance(directory, Prefix):
-            w.slot = (directory, directory.take(name))
+            w.place = (directory, directory.take(name))
 
     # ---- Objects
 
@@ -567,8 +573,8 @@ class RankGroup(Group):
         "open_read": 6, "open_write": 20, "open_temporary": 8, "close": 24, "close_copy": 1, "write": 16,
         "append": 3, "ftruncate": 3, "read": 8, "fstat": 2, "fsync": 1, "map": 3, "map_store": 4, "kept_map": 2,
         "stat": 4, "read_file": 6, "unlink": 8, "unlink_temporary": 1, "rename": 4, "rename_temporary": 6,
-        "rename_temporaries": 2, "link": 8, "truncate": 1, "refused": 4, "evict": 2, "open_dir": 1, "close_dir":
-        1, "listdir": 5, "mkdir": 4, "rmdir": 3, "rename_dir": 3, "keys_read": 4, "keys_append": 3,
+        "rename_temporaries": 2, "link": 8, "truncate": 1, "refused": 4, "evict": 2, "open_dir": 1,
+        "close_dir": 1, "listdir": 5, "mkdir": 4, "rmdir": 3, "rename_dir": 3, "keys_read": 4, "keys_append": 3,
         "keys_replace": 3, "keys_open": 2, "keys_write": 3, "keys_close_copy": 1, "keys_close": 2,
         "keys_rename": 2, "keys_unlink": 1,
     }
