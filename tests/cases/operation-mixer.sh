@@ -9,16 +9,24 @@
 . "$(dirname "$0")/lib.sh"
 
 require_cmd python3
-L1_SIZE=${MIXER_L1_SIZE:-256M} # less than what the files take: some are loaded again
+L1_SIZE=256M # less than what the files take: some are loaded again
 seconds=${MIXER_SECONDS:-30}
 mixer=$SRC/tests/clients/operation-mixer.py
 read -ra options <<<"--seed $SEED --seconds $seconds ${MIXER_OPTIONS:-}"
 [[ $EXPECTED_IO_MODE == direct ]] || options+=(--passthrough)
 
+# verify WHEN
+verify() {
+	python3 "$mixer" --seed "$SEED" --verify "$MNT" mixed "$WORK/wanted" || fail "after $1"
+}
+
 start_fs
 mkdir "$MNT/mixed"
-python3 "$mixer" "${options[@]}" "$MNT" mixed "$WORK/state.mixed" || fail "the model says otherwise"
+python3 "$mixer" "${options[@]}" "$MNT" mixed "$WORK/wanted" || fail "the model says otherwise"
 control flush /
+kill_fs
+start_fs
+verify "a kill"
 restart_fs
-python3 "$mixer" --seed "$SEED" --verify "$MNT" mixed "$WORK/state.mixed" || fail "after a restart"
+verify "a restart"
 kill_fs

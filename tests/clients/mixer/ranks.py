@@ -10,7 +10,6 @@ is not there (yet).
 
 import errno
 import os
-import time
 
 from mixer.model import MAX_BYTES, N_WORKERS, RENAME_EXCHANGE, RENAME_NOREPLACE, TEMPORARY, File, Group, Mismatch, Writing
 
@@ -127,7 +126,6 @@ class RankGroup(Group):
         super().__init__(*args)
         self.ranks = []
         self.keys_writers, self.open_dirs = {}, []
-        self.longest_wait = 0
         for name in RANKS:
             rank = Rank(self.root, name)
             self.expect(0, 0, "mkdir", rank.path())
@@ -161,9 +159,7 @@ class RankGroup(Group):
         directory, name = place
         path = f"{directory.path()}/{name}"
         if isinstance(directory, Prefix):
-            begin = time.monotonic()
             self.expect_soon((0 if directory.visible(name) else errno.ENOENT, None), worker, "exists", path)
-            self.longest_wait = max(self.longest_wait, time.monotonic() - begin)
         return path
 
     def settled_place(self, worker):
