@@ -281,10 +281,29 @@ open_locked_object(fuse_req_t req,
 	kvc_storage_manager_finish_read(fs->sm, object);
 }
 
+/* An OPEN that waits for something. */
 typedef struct OpenWait {
 	KvcfsInode *inode; /* owned reference */
+	KvcObjectKey *key; /* owned: what commits are waited for, or NULL */
 	struct fuse_file_info fi;
 } OpenWait;
+
+static OpenWait *
+open_wait_new(KvcfsInode *inode, const struct fuse_file_info *fi)
+{
+	OpenWait *wait = g_new(OpenWait, 1);
+	*wait = (OpenWait){kvcfs_inode_ref(inode), NULL, *fi};
+	return wait;
+}
+
+static void
+open_wait_free(OpenWait *wait)
+{
+	kvcfs_inode_unref(wait->inode, 1);
+	if (wait->key)
+		kvc_object_key_unref(wait->key);
+	g_free(wait);
+}
 
 static bool
 after_load(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
@@ -302,8 +321,7 @@ after_load(fuse_req_t req, KvcfsWake why, KvcfsFetch *fetch, void *user)
 		kvcfs_count(fs, opens_missed);
 		fuse_reply_err(req, ENOENT);
 	}
-	kvcfs_inode_unref(wait->inode, 1);
-	g_free(wait);
+	open_wait_free(wait);
 	return false;
 }
 
@@ -320,10 +338,8 @@ open_for_reading(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 		key = kvcfs_inode_get_key(inode);
 		if (key != tried)
 			continue; /* renamed meanwhile */
-		OpenWait *wait = g_new(OpenWait, 1);
-		*wait = (OpenWait){kvcfs_inode_ref(inode), *fi};
 		kvcfs_count(fs, opens_waited);
-		kvcfs_fetch_object(fs, req, key, after_load, wait);
+		kvcfs_fetch_object(fs, req, key, after_load, open_wait_new(inode, fi));
 		return;
 	}
 	open_locked_object(req, inode, object, false, fi);
@@ -367,8 +383,7 @@ after_check(fuse_req_t req, KvcfsWake why, void *user)
 		fuse_reply_err(req, EINTR);
 	else
 		open_object(req, wait->inode, &wait->fi);
-	kvcfs_inode_unref(wait->inode, 1);
-	g_free(wait);
+	open_wait_free(wait);
 }
 
 /* Another mount may have replaced it since the kernel looked. */
@@ -380,9 +395,7 @@ check_and_open_object(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *
 		open_object(req, inode, fi);
 		return;
 	}
-	OpenWait *wait = g_new(OpenWait, 1);
-	*wait = (OpenWait){kvcfs_inode_ref(inode), *fi};
-	kvcfs_coherence_check(inode->fs, req, key, after_check, wait);
+	kvcfs_coherence_check(inode->fs, req, key, after_check, open_wait_new(inode, fi));
 }
 
 /* ---- OPEN of a file on its way -------------------------------------------------------------- */
@@ -402,16 +415,13 @@ after_private_load(fuse_req_t req, int error, void *user)
 		fuse_reply_err(req, ESTALE);
 		kvcfs_handle_release(handle);
 	}
-	kvcfs_inode_unref(wait->inode, 1);
-	g_free(wait);
+	open_wait_free(wait);
 }
 
 static void
 open_private(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 {
-	OpenWait *wait = g_new(OpenWait, 1);
-	*wait = (OpenWait){kvcfs_inode_ref(inode), *fi};
-	kvcfs_overwrite_load(req, inode, after_private_load, wait);
+	kvcfs_overwrite_load(req, inode, after_private_load, open_wait_new(inode, fi));
 }
 
 /* With O_TRUNC, where the thread was not redirected to: 0 when INODE is to be opened. */
@@ -510,11 +520,6 @@ open_staging(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 	return true;
 }
 
-typedef struct KeysWait {
-	KvcfsInode *keys; /* owned reference */
-	struct fuse_file_info fi;
-} KeysWait;
-
 static void
 open_loaded_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 {
@@ -540,15 +545,15 @@ open_loaded_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 static void
 after_chain(fuse_req_t req, KvcfsWake why, void *user)
 {
-	KeysWait *wait = user;
-	bool is_loaded = kvcfs_prefix_is_loaded(wait->keys->parent);
+	OpenWait *wait = user;
+	bool is_loaded = kvcfs_prefix_is_loaded(wait->inode->parent);
 	if (why == KVCFS_WAKE_INTERRUPT)
 		fuse_reply_err(req, EINTR);
 	else if (!is_loaded)
 		fuse_reply_err(req, EIO); /* not in time: an empty answer would be a lie */
 	else
-		open_loaded_keys(req, wait->keys, &wait->fi);
-	kvcfs_inode_unref(wait->keys, 1);
+		open_loaded_keys(req, wait->inode, &wait->fi);
+	kvcfs_inode_unref(wait->inode, 1);
 	g_free(wait);
 }
 
@@ -560,24 +565,21 @@ load_and_open_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 		open_loaded_keys(req, keys, fi);
 		return;
 	}
-	KeysWait *wait = g_new0(KeysWait, 1);
-	wait->keys = kvcfs_inode_ref(keys);
-	wait->fi = *fi;
 	int64_t deadline = kvcfs_now_ns() + fs->config.load_timeout_ns;
-	kvcfs_prefix_wait(keys->parent, req, deadline, after_chain, wait);
+	kvcfs_prefix_wait(keys->parent, req, deadline, after_chain, open_wait_new(keys, fi));
 }
 
 static void
 after_chain_check(fuse_req_t req, KvcfsWake why, void *user)
 {
-	KeysWait *wait = user;
+	OpenWait *wait = user;
 	if (why == KVCFS_WAKE_INTERRUPT)
 		fuse_reply_err(req, EINTR);
-	else if (!kvcfs_prefix_renew(wait->keys->parent))
+	else if (!kvcfs_prefix_renew(wait->inode->parent))
 		fuse_reply_err(req, ENOENT);
 	else
-		load_and_open_keys(req, wait->keys, &wait->fi);
-	kvcfs_inode_unref(wait->keys, 1);
+		load_and_open_keys(req, wait->inode, &wait->fi);
+	kvcfs_inode_unref(wait->inode, 1);
 	g_free(wait);
 }
 
@@ -589,10 +591,8 @@ open_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 		load_and_open_keys(req, keys, fi);
 		return;
 	}
-	KeysWait *wait = g_new0(KeysWait, 1);
-	wait->keys = kvcfs_inode_ref(keys);
-	wait->fi = *fi;
-	kvcfs_coherence_check(keys->fs, req, kvcfs_inode_get_key(prefix), after_chain_check, wait);
+	kvcfs_coherence_check(keys->fs, req, kvcfs_inode_get_key(prefix), after_chain_check,
+			      open_wait_new(keys, fi));
 }
 
 static void
@@ -610,23 +610,15 @@ open_now(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 		fuse_reply_err(req, ENOENT);
 }
 
-typedef struct CommitOpen {
-	KvcfsInode *inode; /* owned reference */
-	KvcObjectKey *key; /* the same */
-	struct fuse_file_info fi;
-} CommitOpen;
-
 static void
 after_release(fuse_req_t req, KvcfsWake why, void *user)
 {
-	CommitOpen *wait = user;
+	OpenWait *wait = user;
 	if (why == KVCFS_WAKE_INTERRUPT)
 		fuse_reply_err(req, EINTR);
 	else
 		open_now(req, wait->inode, &wait->fi);
-	kvcfs_inode_unref(wait->inode, 1);
-	kvc_object_key_unref(wait->key);
-	g_free(wait);
+	open_wait_free(wait);
 }
 
 /* Somebody has closed a newer version of the plain file INODE, and the kernel did not look its name
@@ -642,8 +634,8 @@ waits_for_commit(fuse_req_t req, KvcfsInode *inode, const struct fuse_file_info 
 	KvcfsClosingFilter filter = {.key = key};
 	bool is_closing = key && kvcfs_is_closing(fs, &filter);
 	if (is_closing) {
-		CommitOpen *wait = g_new(CommitOpen, 1);
-		*wait = (CommitOpen){kvcfs_inode_ref(inode), key, *fi};
+		OpenWait *wait = open_wait_new(inode, fi);
+		wait->key = key;
 		kvcfs_count(fs, opens_waited_commit);
 		kvcfs_wait_for_commit(fs, req, &filter, after_release, wait);
 	} else if (key) {
