@@ -527,7 +527,7 @@ open_loaded_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 	bool is_write = (fi->flags & O_ACCMODE) != O_RDONLY;
 	KvcfsHandle *handle =
 		kvcfs_handle_new(is_write ? KVCFS_HANDLE_KEYS_WRITE : KVCFS_HANDLE_TEXT, keys);
-	/* In effect at a close: see flush_keys(). */
+	/* In effect with the last close: see flush_keys(). */
 	handle->is_replacing = is_write && (fi->flags & O_TRUNC);
 	if (!is_write && (fi->flags & O_TRUNC))
 		kvcfs_prefix_clear(prefix, false);

@@ -261,7 +261,7 @@ struct Kvcfs {
 	bool is_sweep_armed;	 /* a timer will look at the redirects */
 	GPtrArray *held_dirs;	 /* of KvcfsHandle: opendirs whose loads have not begun */
 	GPtrArray *open_prefixes; /* of KvcfsHandle: all open prefix directories */
-	GHashTable *closing_keys; /* set of KvcfsHandle: a RELEASE would empty the chain */
+	GHashTable *closing_keys; /* set of KvcfsHandle: a RELEASE would replace the chain */
 	bool is_save_armed;	  /* a timer will save the changed chains */
 	uint64_t scopes_seen;	  /* scopes_version of the last sync */
 	uint64_t next_ino;
@@ -447,8 +447,7 @@ void kvcfs_listing_renew(KvcfsInode *dir,
 /* A writer of ST has flushed; the RELEASE, the commit or the end of ST is its end. */
 void kvcfs_closing_begin_locked(Kvcfs *fs, KvcfsStaging *st);
 void kvcfs_closing_end_locked(Kvcfs *fs, KvcfsStaging *st);
-/* KEYS, a KEYS_WRITE, has flushed and nothing was written to it yet; a write or the RELEASE is the
- * end. */
+/* KEYS, a KEYS_WRITE that replaces the chain, has flushed; a write or the RELEASE is the end. */
 struct KvcfsHandle;
 void kvcfs_closing_keys_begin_locked(struct KvcfsHandle *keys);
 void kvcfs_closing_keys_end_locked(struct KvcfsHandle *keys);
@@ -458,7 +457,7 @@ void kvcfs_note_published_locked(Kvcfs *fs, const KvcObjectKey *key);
 bool kvcfs_is_just_published_locked(Kvcfs *fs, const KvcObjectKey *key);
 
 /* Writers of KEY, or of any object in SCOPE, or of the temporary file NAME in DIR (not owned), or
- * (also beside a SCOPE) who empties the chain of PREFIX; with nothing set of any object or chain.
+ * (also beside a SCOPE) who replaces the chain of PREFIX; with nothing set of any object or chain.
  */
 typedef struct KvcfsClosingFilter {
 	const KvcObjectKey *key;
@@ -719,8 +718,7 @@ typedef struct KvcfsHandle {
 	/* TEXT: what is read; KEYS_WRITE: the line that is not complete yet, or the replacement. */
 	GString *text;
 	uint64_t write_offset; /* KEYS_WRITE: where the next write must be, unless O_APPEND */
-	bool is_replacing;     /* KEYS_WRITE: by O_TRUNC or ftruncate, in effect with the close */
-	bool was_written;      /* KEYS_WRITE: since then; also when that was refused */
+	bool is_replacing;     /* KEYS_WRITE: by O_TRUNC or ftruncate, by the last close */
 	bool has_failed;       /* KEYS_WRITE: a write was refused, or a writer killed */
 	int64_t closing_ns;    /* KEYS_WRITE: the last FLUSH that was waited for; 0: none */
 	/* DIR of a DIR: its children. */
@@ -743,8 +741,7 @@ void kvcfs_handles_release_all(Kvcfs *fs);
 /* ftruncate(0) on HANDLE, a KEYS_WRITE: what is written from here on replaces the chain at its
  * close. Without names. */
 void kvcfs_keys_begin_replacement(KvcfsHandle *handle);
-/* The last close of HANDLE, a KEYS_WRITE: empties the chain if nothing was written. Without names.
- */
+/* The last close of HANDLE, a KEYS_WRITE: what it has replaces the chain. Without names. */
 void kvcfs_keys_release(KvcfsHandle *handle);
 static inline KvcfsHandle *
 kvcfs_handle_of(const struct fuse_file_info *fi)

@@ -140,10 +140,11 @@ write_keys_locked(KvcfsHandle *handle,
 		  bool *must_arm)
 {
 	GString *text = handle->text;
-	handle->was_written = true;
 	kvcfs_closing_keys_end_locked(handle);
-	if (!is_append && (uint64_t)off != handle->write_offset)
+	if (!is_append && (uint64_t)off != handle->write_offset) {
+		handle->has_failed |= handle->is_replacing;
 		return -EINVAL;
+	}
 	if (text->len + size > KVCFS_CHAIN_MAX_BYTES) {
 		handle->has_failed = true;
 		return -EFBIG;
@@ -197,7 +198,6 @@ kvcfs_keys_begin_replacement(KvcfsHandle *handle)
 	g_string_truncate(handle->text, 0);
 	handle->write_offset = 0;
 	handle->is_replacing = true;
-	handle->was_written = false;
 	handle->has_failed = false;
 	pthread_mutex_unlock(&handle->inode->fs->names);
 }
@@ -262,62 +262,52 @@ kvcfs_op_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fus
 
 /* ---- FLUSH, RELEASE, FSYNC ------------------------------------------------------------------ */
 
-/* Is HANDLE a replacement by nothing, so far? */
-static bool
-empties_locked(const KvcfsHandle *handle)
-{
-	return handle->is_replacing && !handle->was_written && !handle->has_failed;
-}
-
 /*
- * The last line of .keys may lack its newline. A replacement comes into effect here, as a whole; a
- * writer that failed, or was killed in the middle, leaves the chain as it is. To empty it takes the
- * last close: a shell closes the descriptor that it has redirected before the command writes.
+ * The last line of .keys may lack its newline. What is appended is there now, a replacement with
+ * the last close, as a whole: a shell closes the descriptor that it has redirected before the
+ * command writes, and the commands of a list close theirs one after the other. A writer that
+ * failed, or was killed in the middle, leaves the chain as it is.
  */
 static int
 flush_keys(KvcfsHandle *handle, pid_t tid)
 {
 	Kvcfs *fs = handle->inode->fs;
-	KvcfsInode *prefix = handle->inode->parent;
 	KvcfsWriterExit how = kvcfs_writer_exit_look(tid);
 	bool must_arm = false;
-	int rc = 0;
 	pthread_mutex_lock(&fs->names);
 	GString *text = handle->text;
 	bool is_whole = how != KVCFS_WRITER_KILLED && how != KVCFS_WRITER_CUT_OFF;
-	if (is_whole && !kvcfs_chain_are_lines(text->str, text->len))
-		rc = -EINVAL;
-	if (rc < 0 || !is_whole) {
-		handle->has_failed = true;
+	bool are_lines = kvcfs_chain_are_lines(text->str, text->len);
+	handle->has_failed |= !is_whole || (!are_lines && !handle->is_replacing);
+	if (handle->has_failed) {
 		kvcfs_closing_keys_end_locked(handle);
-	}
-	if (rc == 0 && is_whole && !handle->is_replacing) {
-		must_arm = kvcfs_prefix_append_lines_locked(prefix, text->str, text->len);
-	} else if (empties_locked(handle)) {
+	} else if (handle->is_replacing) {
 		kvcfs_closing_keys_begin_locked(handle);
-	} else if (handle->is_replacing && !handle->has_failed && text->len > 0) {
-		must_arm = kvcfs_prefix_replace_locked(prefix, text->str, text->len);
-		/* What is written behind a close, by who shares the descriptor, is appended. */
-		handle->is_replacing = false;
+	} else {
+		must_arm = kvcfs_prefix_append_lines_locked(handle->inode->parent, text->str,
+							    text->len);
 	}
-	g_string_truncate(text, 0);
+	if (!handle->is_replacing)
+		g_string_truncate(text, 0);
 	pthread_mutex_unlock(&fs->names);
 	keys_written(handle->inode, must_arm);
-	return rc;
+	return is_whole && !are_lines ? -EINVAL : 0;
 }
 
 void
 kvcfs_keys_release(KvcfsHandle *handle)
 {
 	Kvcfs *fs = handle->inode->fs;
+	const GString *text = handle->text;
 	bool must_arm = false;
 	pthread_mutex_lock(&fs->names);
-	bool empties = handle->closing_ns != 0 && empties_locked(handle);
-	if (empties)
-		must_arm = kvcfs_prefix_replace_locked(handle->inode->parent, "", 0);
+	bool replaces = handle->is_replacing && handle->closing_ns != 0 && !handle->has_failed &&
+			kvcfs_chain_are_lines(text->str, text->len);
+	if (replaces)
+		must_arm = kvcfs_prefix_replace_locked(handle->inode->parent, text->str, text->len);
 	kvcfs_closing_keys_end_locked(handle);
 	pthread_mutex_unlock(&fs->names);
-	if (empties)
+	if (replaces)
 		keys_written(handle->inode, must_arm);
 }
 

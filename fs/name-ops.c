@@ -360,7 +360,7 @@ after_keys(fuse_req_t req, KvcfsWake why, void *user)
 	g_free(lookup);
 }
 
-/* Its RELEASE, which may empty the chain, is on its way. The kernel looks .keys up each time. */
+/* Its RELEASE, which may replace the chain, is on its way. The kernel looks .keys up each time. */
 static bool
 waits_for_keys(fuse_req_t req, KvcfsInode *dir, const char *name)
 {

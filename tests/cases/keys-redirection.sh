@@ -202,7 +202,7 @@ python3 - "$keys" "$WORK/three" "$WORK/one" "$MNT/.kvcache/stats" <<-'EOF' || fa
 	    expect(three, "one of two is closed, the other has written")
 	    last = os.dup(other)
 	    os.close(other)
-	    expect(one, "the second of three is closed")
+	    expect(three, "the second of three is closed")
 	    os.close(last)
 	    expect(one, "all are closed")
 
