@@ -331,13 +331,17 @@ kvc_storage_manager_add_adapter(KvcStorageManager *sm, const char *specification
 
 /* ---- Removing ------------------------------------------------------------------------------ */
 
-static void
-wait_for_holds(KvcStorageManager *sm, size_t i)
+/* Nobody takes one any more; false: somebody has one yet. */
+static bool
+wait_for_holds(KvcStorageManager *sm, size_t i, int64_t deadline_ns)
 {
+	int rc = 0;
 	kvc_mutex_lock(&sm->lock);
-	while (sm->holds[i] > 0)
-		kvc_cond_wait_until(&sm->adapters_changed, &sm->lock, 0);
+	while (sm->holds[i] > 0 && rc == 0)
+		rc = kvc_cond_wait_until(&sm->adapters_changed, &sm->lock, deadline_ns);
+	bool is_free = sm->holds[i] == 0;
 	kvc_mutex_unlock(&sm->lock);
+	return is_free;
 }
 
 /* What L1 alone has is lost when it is evicted: to another adapter with it. */
@@ -366,7 +370,10 @@ remove_adapter(KvcStorageManager *sm, size_t i, int64_t deadline_ns)
 	if (store < 0 || prefetch < 0 || listing < 0)
 		return -ETIMEDOUT;
 	set_bit(sm, &sm->context.empty, i, true);
-	wait_for_holds(sm, i);
+	if (!wait_for_holds(sm, i, deadline_ns)) {
+		set_bit(sm, &sm->context.empty, i, false);
+		return -ETIMEDOUT;
+	}
 	kvc_deletion_log_detach(sm->context.deletions, i);
 	forget_keys(sm, i);
 	close_slot(sm, i);

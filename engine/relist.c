@@ -57,12 +57,19 @@ typedef struct Pass {
 	GPtrArray *doubts; /* of KvcObjectKey (owned): to be looked up */
 } Pass;
 
+/* Is everything to end, or the adapter to go? */
+static bool
+must_end(const Pass *pass)
+{
+	return __atomic_load_n(&pass->l->is_stopping, __ATOMIC_RELAXED) ||
+	       !(kvc_controller_context_active(&pass->l->sm->context) & (1u << pass->adapter));
+}
+
 static void
 look_up(const Pass *pass)
 {
-	bool *is_stopping = &pass->l->is_stopping;
 	for (guint i = 0; i < pass->doubts->len; i += PAGE) {
-		if (__atomic_load_n(is_stopping, __ATOMIC_RELAXED))
+		if (must_end(pass))
 			return;
 		KvcPrefetchParams params = {
 			.keys = (KvcObjectKey *const *)pass->doubts->pdata + i,
@@ -107,7 +114,7 @@ list(const Pass *pass)
 			compare(pass, &entries[i]);
 			kvc_xattrs_unref(entries[i].info.xattrs);
 		}
-	} while (n >= 0 && cursor && !__atomic_load_n(&pass->l->is_stopping, __ATOMIC_RELAXED));
+	} while (n >= 0 && cursor && !must_end(pass));
 	int rc = n < 0 ? (int)n : cursor ? -ECANCELED : 0;
 	g_free(cursor);
 	return rc;
@@ -148,7 +155,7 @@ relist(KvcRelister *l, size_t adapter, KvcKeyScope *scope)
 		find_missing(&pass);
 	look_up(&pass);
 	kvc_stats_add(&l->sm->stats, relists, 1);
-	if (rc < 0)
+	if (rc < 0 && rc != -ECANCELED)
 		kvc_stats_add(&l->sm->stats, list_failed, 1);
 	return rc;
 }

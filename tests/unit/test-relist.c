@@ -17,6 +17,7 @@ static KvcL2AdapterOps gate_ops;
 static bool is_list_held;
 static unsigned n_lists;  /* of a directory: begun */
 static unsigned n_passed; /* that may end all the same */
+static bool is_endless;	  /* there is always another page */
 
 static unsigned
 get(unsigned *counter)
@@ -57,12 +58,16 @@ gate_list(KvcL2Adapter *adapter,
 	  KvcL2ListEntry *entries,
 	  size_t max)
 {
+	if (*cursor && !**cursor)
+		g_clear_pointer(cursor, g_free);
 	ssize_t n = mock_ops->list(adapter, scope, cursor, entries, max);
 	if (!scope)
 		return n;
 	unsigned number = __atomic_add_fetch(&n_lists, 1, __ATOMIC_ACQ_REL);
 	while (__atomic_load_n(&is_list_held, __ATOMIC_ACQUIRE) && get(&n_passed) < number)
 		g_usleep(500);
+	if (__atomic_load_n(&is_endless, __ATOMIC_ACQUIRE) && n >= 0 && !*cursor)
+		*cursor = g_strdup("");
 	return n;
 }
 
@@ -106,6 +111,7 @@ static int
 set_up_gate(void **state)
 {
 	n_lists = n_passed = 0;
+	is_endless = false;
 	return set_up(state);
 }
 
@@ -114,6 +120,7 @@ static int
 release_all(void **state)
 {
 	hold_lists(false);
+	__atomic_store_n(&is_endless, false, __ATOMIC_RELEASE);
 	return tear_down(state);
 }
 
@@ -143,11 +150,52 @@ test_a_request_joins_only_what_is_queued(void **state)
 	assert_int_equal(get(&n_lists), 2);
 }
 
+/* A page that does not come: the adapter stays, draining, and goes when the page has come. */
+static void
+test_a_removal_waits_for_a_listing_until_its_deadline(void **state)
+{
+	Fixture *f = *state;
+	unsigned done = 0;
+	start(f, GATE, NULL);
+	put_in_l2(f, 1, 100);
+	hold_lists(true);
+	__atomic_store_n(&is_endless, true, __ATOMIC_RELEASE);
+	relist(f, &done);
+	wait_until(get(&n_lists) == 1);
+	assert_int_equal(kvc_storage_manager_remove_adapter(f->sm, 0, 50 * KVC_MSEC_NS),
+			 -ETIMEDOUT);
+	assert_status(f, "l2.0.state", "draining");
+	assert_int_equal(get(&done), 0);
+	hold_lists(false);
+	assert_int_equal(take_away(f, 0), 0);
+	wait_until(get(&done) == 1);
+	assert_int_equal(tiers(f, 1), 0);
+	assert_int_equal(stat_of(f, "list_failed"), 0);
+	assert_int_equal(add(f, GATE), 0);
+}
+
+/* More pages than anybody waits for. */
+static void
+test_a_listing_ends_when_its_adapter_goes(void **state)
+{
+	Fixture *f = *state;
+	unsigned done = 0;
+	start(f, GATE, NULL);
+	__atomic_store_n(&is_endless, true, __ATOMIC_RELEASE);
+	relist(f, &done);
+	wait_until(get(&n_lists) > 2);
+	assert_int_equal(take_away(f, 0), 0);
+	wait_until(get(&done) == 1);
+	assert_int_equal(stat_of(f, "list_failed"), 0);
+}
+
 int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
 		GATE_TEST(test_a_request_joins_only_what_is_queued),
+		GATE_TEST(test_a_removal_waits_for_a_listing_until_its_deadline),
+		GATE_TEST(test_a_listing_ends_when_its_adapter_goes),
 	};
 	register_gate();
 	return cmocka_run_group_tests(tests, NULL, NULL);
