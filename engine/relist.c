@@ -18,6 +18,8 @@
 /* A store may give the same time to changes that come so soon after one another. */
 #define SAME_TIME_NS (100 * KVC_MSEC_NS)
 #define LOOKUP_TIMEOUT_NS (10 * KVC_SEC_NS)
+/* How soon a lookup that goes on is left alone when there is no use for it any more. */
+#define LOOK_NS (50 * KVC_MSEC_NS)
 
 typedef struct Waiter {
 	void (*done)(void *user);
@@ -79,7 +81,8 @@ look_up(const Pass *pass)
 		};
 		KvcPrefetchHandle *handle =
 			kvc_prefetch_controller_submit(pass->l->sm->prefetch, &params);
-		kvc_prefetch_handle_wait(handle, LOOKUP_TIMEOUT_NS);
+		while (kvc_prefetch_handle_wait(handle, LOOK_NS) == -ETIMEDOUT && !must_end(pass))
+			;
 		kvc_prefetch_handle_drop(handle, NULL);
 	}
 }

@@ -2,6 +2,8 @@
 
 /* Directories of a shared store that are listed again while it is slow or does not go on. */
 
+#include "engine/storage-manager-private.h"
+#include "kvcache/io.h"
 #include "kvcache/registry.h"
 #include "tests/unit/adapter-set-fixture.h"
 
@@ -18,6 +20,8 @@ static bool is_list_held;
 static unsigned n_lists;  /* of a directory: begun */
 static unsigned n_passed; /* that may end all the same */
 static bool is_endless;	  /* there is always another page */
+static bool is_lookup_held;
+static KvcL2Adapter *opened; /* the last one */
 
 static unsigned
 get(unsigned *counter)
@@ -71,13 +75,29 @@ gate_list(KvcL2Adapter *adapter,
 	return n;
 }
 
+static int
+gate_query_lookup(KvcL2Adapter *adapter, KvcL2TaskId id, KvcBitmap *found, KvcL2ObjectInfo *info)
+{
+	if (__atomic_load_n(&is_lookup_held, __ATOMIC_ACQUIRE))
+		return 0;
+	return mock_ops->query_lookup_and_lock_result(adapter, id, found, info);
+}
+
+static void
+hold_lookups(bool is_held)
+{
+	__atomic_store_n(&is_lookup_held, is_held, __ATOMIC_RELEASE);
+	if (!is_held)
+		kvc_eventfd_signal(mock_ops->get_lookup_and_lock_event_fd(opened));
+}
+
 static KvcL2Adapter *
 gate_open(const KvcOptions *options, GError **error)
 {
 	KvcL2Adapter *adapter = mock_ops->open(options, error);
 	if (adapter)
 		adapter->ops = &gate_ops;
-	return adapter;
+	return opened = adapter;
 }
 
 static void
@@ -90,6 +110,7 @@ register_gate(void)
 	gate_ops.open = gate_open;
 	gate_ops.list = gate_list;
 	gate_ops.get_changes = gate_get_changes;
+	gate_ops.query_lookup_and_lock_result = gate_query_lookup;
 	kvc_register_l2_adapter(&gate_ops);
 }
 
@@ -119,8 +140,11 @@ set_up_gate(void **state)
 static int
 release_all(void **state)
 {
+	Fixture *f = *state;
 	hold_lists(false);
 	__atomic_store_n(&is_endless, false, __ATOMIC_RELEASE);
+	if (f->sm)
+		hold_lookups(false);
 	return tear_down(state);
 }
 
@@ -189,6 +213,61 @@ test_a_listing_ends_when_its_adapter_goes(void **state)
 	assert_int_equal(stat_of(f, "list_failed"), 0);
 }
 
+/* It lists a key that nobody knows, and does not say what it has. */
+static void
+begin_vain_lookup(Fixture *f, unsigned *done)
+{
+	start(f, GATE, NULL);
+	put_in_l2(f, 1, 100);
+	g_autoptr(KvcObjectKey) key = key_of(f, 1);
+	kvc_key_index_remove(f->sm->context.index, key, A);
+	assert_int_equal(tiers(f, 1), 0);
+	hold_lookups(true);
+	unsigned before = stat_of(f, "lookups");
+	relist(f, done);
+	wait_until(stat_of(f, "lookups") == before + 1);
+}
+
+static void *
+stopping_thread(void *data)
+{
+	stop(data);
+	return NULL;
+}
+
+/* Far longer than it should take, far shorter than the time that a lookup is given. */
+#define SOON_NS (3 * KVC_SEC_NS)
+
+static void
+test_a_stop_does_not_wait_for_a_lookup_of_a_listing(void **state)
+{
+	Fixture *f = *state;
+	unsigned done = 0;
+	pthread_t thread;
+	begin_vain_lookup(f, &done);
+	int64_t begin_ns = kvc_now_ns();
+	assert_int_equal(pthread_create(&thread, NULL, stopping_thread, f), 0);
+	wait_until(get(&done) == 1);
+	int64_t took_ns = kvc_now_ns() - begin_ns;
+	hold_lookups(false);
+	pthread_join(thread, NULL);
+	assert_true(took_ns < SOON_NS);
+}
+
+static void
+test_a_removal_does_not_wait_for_a_lookup_of_a_listing(void **state)
+{
+	Fixture *f = *state;
+	unsigned done = 0;
+	begin_vain_lookup(f, &done);
+	int64_t begin_ns = kvc_now_ns();
+	assert_int_equal(kvc_storage_manager_remove_adapter(f->sm, 0, 0), -ETIMEDOUT);
+	wait_until(get(&done) == 1);
+	assert_true(kvc_now_ns() - begin_ns < SOON_NS);
+	hold_lookups(false);
+	assert_int_equal(take_away(f, 0), 0);
+}
+
 int
 main(void)
 {
@@ -196,6 +275,8 @@ main(void)
 		GATE_TEST(test_a_request_joins_only_what_is_queued),
 		GATE_TEST(test_a_removal_waits_for_a_listing_until_its_deadline),
 		GATE_TEST(test_a_listing_ends_when_its_adapter_goes),
+		GATE_TEST(test_a_stop_does_not_wait_for_a_lookup_of_a_listing),
+		GATE_TEST(test_a_removal_does_not_wait_for_a_lookup_of_a_listing),
 	};
 	register_gate();
 	return cmocka_run_group_tests(tests, NULL, NULL);
