@@ -265,8 +265,17 @@ class Group:
         if handle.is_writer():
             self.writer_closed(w)
         if handle.map_bytes and w not in self.writings and w.target:
-            # A store before the commit would be a write after the close: not published.
-            self.check_committed((worker + 1) % N_WORKERS, *w.target)
+            # A store before the commit would be a write after the close.
+            self.wait_for_commit(worker, handle, w.target)
+
+    def wait_for_commit(self, worker, handle, target):
+        """Who looks for the name waits for it; not its maker, who may see his own file: then nothing is stored."""
+        others = [i for i in range(N_WORKERS) if i != worker and not self.is_own(i, target)]
+        if others:
+            self.check_file(others[0], *target)
+        else:
+            self.unmap(handle)
+            del self.kept_maps[handle.number]
 
     def do_close_copy(self, worker):
         """Nothing comes of it."""

@@ -81,10 +81,6 @@ class PlainGroup(Group):
         else:
             self.expect(errno.ENOENT, worker, "read_file", f"{directory.path()}/{name}")
 
-    def check_committed(self, worker, directory, name):
-        if not self.is_own(worker, (directory, name)):
-            self.check_file(worker, directory, name)
-
     def do_unlink(self, worker):
         directory, name = self.any_place()
         if self.is_own(worker, (directory, name)):
