@@ -122,7 +122,8 @@ struct KvcL2AdapterOps {
 	 * Required, never blocks. Stores N objects; keys are referenced by the adapter as needed,
 	 * OBJECTS (the array) is copied, their memory stays valid until the result was popped. The
 	 * whole task succeeds or fails. A key of space 0 that is already stored with this size is
-	 * skipped (but gets the attributes); in the other spaces it is replaced. Nothing partial is
+	 * skipped (but gets the attributes), unless the store can tell by a checksum that its bytes
+	 * are others; in the other spaces it is replaced. Nothing partial is
 	 * ever visible under a key. Attributes that the store cannot keep do not fail the task.
 	 * Returns the task id.
 	 */
