@@ -77,7 +77,8 @@ same "policies" "$policies" "$(section "$commands" POLICIES | terms)"
 # ---- Status and stats ------------------------------------------------------------------------
 
 # A specification for each adapter there is.
-declare -A specs=([fs]="type=fs,base_path=$L2/fs,breaker_cooldown_s=0.1,breaker_max_s=0.2" [mock]="type=mock,max_size_gb=1")
+declare -A specs=([fs]="type=fs,base_path=$L2/fs,breaker_cooldown_s=0.1,breaker_max_s=0.2" [mock]="type=mock,max_size_gb=1"
+	[fault_inject]='type=fault_inject,inner=type=mock\,max_size_gb=1')
 declare -a mounted=() arguments=()
 while read -r adapter; do
 	[[ -n ${specs[$adapter]:-} ]] || fail "no specification for the adapter $adapter in this test"
@@ -93,7 +94,7 @@ mkchunk "$RANK/$(chunk_hash 0)" 64K
 has_line() {
 	grep -q "^$1 " "$MNT/.kvcache/status"
 }
-wait_until 20 "a store fails" has_line l2.0.last_error
+wait_until 20 "a store fails" has_line "l2\.[0-9]*\.last_error"
 wait_until 20 "its object is not dirty any more" status_is l1_dirty_objects 0
 awk '{ print $1 }' "$MNT/.kvcache/status" >"$WORK/status"
 awk '{ print $1 }' "$MNT/.kvcache/stats" >"$WORK/stats"
