@@ -89,7 +89,7 @@ fault_task_take(FaultAdapter *fault, KvcL2TaskId id, FaultKind kind, int *result
 	if (!task || task->kind != kind)
 		*result = -ENOENT;
 	else
-		*result = task->stage == STAGE_DONE ? 1 : 0;
+		*result = task->is_done ? 1 : 0;
 	if (*result == 1)
 		g_hash_table_steal(fault->tasks, &id);
 	pthread_mutex_unlock(&fault->lock);
@@ -129,12 +129,14 @@ set_held(FaultAdapter *fault, FaultTask *task, bool is_held)
 static void
 finish(FaultAdapter *fault, FaultTask *task)
 {
+	int event_fd = fault->event_fds[task->kind];
+
 	pthread_mutex_lock(&fault->lock);
-	task->stage = STAGE_DONE;
+	task->is_done = true;
 	if (task->kind == FAULT_STORE)
 		g_queue_push_tail(&fault->stored, task);
 	pthread_mutex_unlock(&fault->lock);
-	kvc_eventfd_signal(fault->event_fds[task->kind]);
+	kvc_eventfd_signal(event_fd);
 }
 
 /* The keys of a failing store that no fault happens to are stored: a store fails as late as that.

@@ -35,15 +35,15 @@ typedef enum {
 	STAGE_REQUEST, /* on its way to the inner adapter */
 	STAGE_INNER,   /* submitted to it */
 	STAGE_RESULT,  /* its result is not told yet */
-	STAGE_DONE,
 } FaultStage;
 
 typedef struct FaultTask {
 	KvcL2TaskId id, inner_id;
 	FaultKind kind;
-	FaultStage stage;
-	bool is_held;	/* until the switch is off */
-	int64_t due_ns; /* of a delayed request */
+	bool is_done;	  /* protected by the lock; whoever asks for it has it then */
+	FaultStage stage; /* the thread's */
+	bool is_held;	  /* until the switch is off */
+	int64_t due_ns;	  /* of a delayed request */
 	size_t n;
 	KvcObjectKey **keys;
 	KvcMemoryObj *objects; /* store, load */
