@@ -29,6 +29,18 @@ char *kvc_lmcache_file_name_format(const KvcObjectKey *key, GError **error);
  */
 KvcObjectKey *kvc_lmcache_file_name_parse(const char *name);
 
+/*
+ * The name of KEY in a store of names and values, as LMCache's native connectors (`resp`, `s3`)
+ * have it:
+ *   <model>@%08x(rank)@%x(group)@<hash hex>[@<salt>]
+ * and for what LMCache does not know "kvcfs:1:<path>" of a plain file and "kvcfs:2:<model
+ * path>/<rank>/<name>" of a prefix chain, as in the mount. Any bytes but NUL. NULL (transfer full)
+ * for the one kind of key that has none: a chunk of a model whose name begins with "kvcfs:".
+ */
+char *kvc_store_name_format(const KvcObjectKey *key);
+/* The key of that name (transfer full); NULL: the name is not ours, in its one spelling. */
+KvcObjectKey *kvc_store_name_parse(const char *name);
+
 /* The first component that is no model: the directory of control files. */
 #define KVC_CONTROL_DIR ".kvcache"
 

@@ -11,6 +11,7 @@
 #include "kvcache/attributes.h"
 #include "kvcache/bitmap.h"
 #include "kvcache/breaker.h"
+#include "kvcache/connector.h"
 #include "kvcache/crc.h"
 #include "kvcache/decls.h"
 #include "kvcache/io.h"
@@ -32,7 +33,7 @@ KVC_BEGIN_DECLS
  * MAJOR 0 is before the first release: there each MINOR may change anything.
  * The interfaces of modules have numbers of their own: KVC_L2_ADAPTER_API and KVC_POLICY_API.
  */
-#define KVC_API_VERSION 1
+#define KVC_API_VERSION 2
 
 /*
  * KVC_API_VERSION of the library that is running. Not less than the one that the program was
