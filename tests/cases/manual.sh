@@ -67,7 +67,15 @@ echo "defaults: $n"
 adapter_options=$(help_part "L2 adapters" | awk '
 	/^  [^ ]/ { adapter = $1 == "every" ? "every adapter" : $1 }
 	/^      / { print adapter " " $1 }')
-same "options of adapters" "$adapter_options" "$(section "$commands" "L2 ADAPTERS" | terms)"
+# available LINES: without those of an adapter that not every build has.
+available() {
+	if grep -q "^resp " <<<"$adapter_options"; then
+		printf '%s\n' "$1"
+	else
+		sed '/^resp /d' <<<"$1"
+	fi
+}
+same "options of adapters" "$adapter_options" "$(available "$(section "$commands" "L2 ADAPTERS" | terms)")"
 
 policies=$(for kind in Store Prefetch Eviction; do
 	help_part "$kind policies" | awk -v kind="$kind" '{ print kind " policies " $1 }'
@@ -78,7 +86,8 @@ same "policies" "$policies" "$(section "$commands" POLICIES | terms)"
 
 # A specification for each adapter there is.
 declare -A specs=([fs]="type=fs,base_path=$L2/fs,breaker_cooldown_s=0.1,breaker_max_s=0.2" [mock]="type=mock,max_size_gb=1"
-	[fault_inject]='type=fault_inject,inner=type=mock\,max_size_gb=1')
+	[fault_inject]='type=fault_inject,inner=type=mock\,max_size_gb=1'
+	[resp]="type=resp,unix_socket=$WORK/no-socket,breaker_cooldown_s=0.1,breaker_max_s=0.2")
 declare -a mounted=() arguments=()
 while read -r adapter; do
 	[[ -n ${specs[$adapter]:-} ]] || fail "no specification for the adapter $adapter in this test"

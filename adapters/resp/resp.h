@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef ADAPTERS_RESP_RESP_H
+#define ADAPTERS_RESP_RESP_H
+
+/* Private to the adapter. */
+
+#include <kvcache/connector.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/uio.h>
+
+#include <hiredis/hiredis.h>
+
+#define SEC_NS INT64_C(1000000000)
+#define RESP_MAX_BATCH 64
+/* proto-max-bulk-len of a server that was not told otherwise. */
+#define RESP_MAX_VALUE_BYTES (512u << 20)
+
+/* What the server last refused with, until it takes the same again. */
+typedef enum {
+	RESP_OK,
+	RESP_UNREACHABLE,
+	RESP_NOAUTH,
+	RESP_LOADING,
+	RESP_OOM,
+	RESP_READONLY,
+	RESP_STATES,
+} RespState;
+
+/* A connection that was given up with a change that the server has not answered. */
+typedef struct RespDoubt {
+	int64_t id;
+	char *run_id; /* of the server, owned */
+} RespDoubt;
+
+typedef struct RespStore {
+	/* Immutable after open */
+	char *host; /* or NULL */
+	int port;
+	char *unix_socket; /* or NULL */
+	char *username, *password_file;
+	int database;
+	uint64_t capacity_bytes; /* 0: what the server says */
+	int64_t idle_ns;	 /* a request may be without any progress for so long */
+
+	/* Protected by lock */
+	pthread_mutex_t lock;
+	char *server_error;  /* the last one */
+	GPtrArray *doubtful; /* of RespDoubt */
+
+	/* Atomic */
+	atomic_int state;
+	atomic_uint n_doubtful;
+} RespStore;
+
+typedef struct RespConnection {
+	RespStore *store;
+	redisContext *context;
+	int fd; /* the context's, nonblocking */
+	int64_t id;
+	char *run_id;
+	bool is_changing; /* a change was sent and not answered */
+	size_t at, end;	  /* what of the buffer was received and not used */
+	char buffer[16384];
+} RespConnection;
+
+/* One reply that is not an array: its line, and of a string only the length. */
+typedef struct RespReply {
+	char type;	/* + - : $ */
+	int64_t number; /* of ':' and '$' (-1: there is none) */
+	int error;	/* -errno of '-', else 0 */
+} RespReply;
+
+/* resp-connection.c. All block until DEADLINE_NS at most; 0 or -errno of the connection. */
+
+int resp_connect(void *store, void **connection, int64_t deadline_ns);
+void resp_disconnect(void *connection);
+void resp_interrupt(void *connection);
+int resp_send(RespConnection *connection, struct iovec *iov, size_t n, int64_t deadline_ns);
+int resp_send_string(RespConnection *connection, const GString *text, int64_t deadline_ns);
+int resp_read_reply(RespConnection *connection, RespReply *reply, int64_t deadline_ns);
+/* The BYTES of a string after its line, into DATA; NULL: they are thrown away. */
+int resp_read_bytes(RespConnection *connection, void *data, size_t bytes, int64_t deadline_ns);
+/* Any command and its reply (freeReplyObject). ARGV ends with NULL. */
+int resp_command(RespConnection *connection,
+		 const char *const *argv,
+		 redisReply **reply,
+		 int64_t deadline_ns);
+/* Appends a command of strings without NUL, ended by NULL. */
+void resp_append_command(GString *text, const char *const *argv);
+/* Before each change: those that are in doubt are over, whatever has become of them. */
+int resp_settle_doubts(RespConnection *connection, int64_t deadline_ns);
+
+/* resp-state.c */
+
+/* The -errno of an error reply (without its '-'); noted. */
+int resp_note_refusal(RespStore *store, const char *text, size_t len);
+void resp_note_unreachable(RespStore *store, const char *text);
+/* The server did what it was asked. */
+void resp_note_success(RespStore *store, bool is_change);
+void resp_describe(void *store, KvcDescribeFunc func, void *user);
+
+/* resp-commands.c, resp-list.c: KvcConnectorOps. */
+
+int resp_get(void *connection, KvcConnectorItem *const *items, size_t n, int64_t deadline_ns);
+int resp_set(void *connection, KvcConnectorItem *const *items, size_t n, int64_t deadline_ns);
+int resp_exists(void *connection, KvcConnectorItem *const *items, size_t n, int64_t deadline_ns);
+int resp_remove(void *connection, KvcConnectorItem *const *items, size_t n, int64_t deadline_ns);
+int resp_rename(void *connection,
+		const KvcConnectorItem *old_item,
+		const KvcConnectorItem *new_item,
+		int64_t deadline_ns);
+int resp_size(void *connection, KvcL2Usage *usage, int64_t deadline_ns);
+ssize_t resp_list(void *connection,
+		  const KvcKeyScope *scope,
+		  char **cursor,
+		  KvcL2ListEntry *entries,
+		  size_t max,
+		  int64_t deadline_ns);
+
+#endif
