@@ -14,7 +14,13 @@ require_cmd redis-cli
 
 # In WORK, which may be too long a path for a socket.
 socket_dir=$(mktemp -d)
-trap 'rm -rf "$socket_dir"; case_ended' EXIT
+redis=
+end() {
+	case_ended || true # first: it looks at the exit status
+	[[ -z $redis ]] || kill -KILL "$redis" 2>/dev/null || true
+	rm -rf "$socket_dir"
+}
+trap end EXIT
 redis-server --port 0 --unixsocket "$socket_dir/s" --dir "$socket_dir" --save '' --appendonly no >"$WORK/redis.log" 2>&1 &
 redis=$!
 
@@ -101,5 +107,3 @@ can_read() {
 }
 wait_until 30 "the server is asked again" can_read
 stop_fs
-kill "$redis"
-wait "$redis" || true
