@@ -536,13 +536,22 @@ publish_locked(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcL1Object *obje
 	kvcfs_attr_settle_locked(inode, st->target);
 	pthread_mutex_lock(&inode->io_lock);
 	/* Readers of the temporary file go on with the object. */
-	if (inode->n_opens > 0 && !inode->commit_lock)
+	if (rc == 0 && inode->n_opens > 0 && !inode->commit_lock)
 		kvc_storage_manager_reserve_read(fs->sm, st->target, &inode->commit_lock);
 	pthread_mutex_unlock(&inode->io_lock);
 	/* An oversized one must not make the next reservation impossible. */
 	st->dir->last_bytes =
 		MIN(bytes, MAX(fs->l1_capacity_bytes / 8, KVCFS_FIRST_RESERVATION_BYTES));
 	return rc;
+}
+
+/* INODE did not become the object of its name: who has it open has a file without one. */
+static void
+lose_readers_locked(KvcfsInode *inode)
+{
+	pthread_mutex_lock(&inode->io_lock);
+	inode->is_unlinked |= inode->n_opens > 0;
+	pthread_mutex_unlock(&inode->io_lock);
 }
 
 /*
@@ -567,6 +576,8 @@ kvcfs_staging_commit(KvcfsInode *inode)
 		rc = publish_locked(fs, inode, st, object);
 	bool is_object = rc == 0 || rc == KVC_FINISHED_DROPPED;
 	leave_writing_locked(inode, st);
+	if (rc != 0)
+		lose_readers_locked(inode);
 	bool is_known = kvc_storage_manager_stat(fs->sm, st->target, NULL) == 0;
 	/* The last one of a plain file wins, the first one of a hash. */
 	bool is_newest = is_object && st->target->space == KVC_SPACE_PLAIN;
