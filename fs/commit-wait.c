@@ -102,6 +102,8 @@ is_asked_for(const KvcfsClosingFilter *filter, const KvcfsStaging *st)
 	}
 	if (!st->target || st->is_target_gone)
 		return false;
+	if (filter->with_entries)
+		return st->prefix == filter->prefix;
 	if (!filter->key && !filter->scope)
 		return !filter->prefix;
 	return filter->key ? kvc_object_key_equal(st->target, filter->key)

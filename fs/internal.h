@@ -458,12 +458,14 @@ void kvcfs_note_published_locked(Kvcfs *fs, const KvcObjectKey *key);
 bool kvcfs_is_just_published_locked(Kvcfs *fs, const KvcObjectKey *key);
 
 /* Writers of KEY, or of any object in SCOPE, or of the temporary file NAME in DIR (not owned), or
- * (also beside a SCOPE) who replaces the chain of PREFIX; with nothing set of any object or chain.
+ * (also beside a SCOPE) who replaces the chain of PREFIX, and WITH_ENTRIES who adds to it; with
+ * nothing set of any object or chain.
  */
 typedef struct KvcfsClosingFilter {
 	const KvcObjectKey *key;
 	const KvcKeyScope *scope;
 	const KvcfsInode *prefix;
+	bool with_entries;
 	KvcfsInode *dir;
 	const char *name;
 } KvcfsClosingFilter;

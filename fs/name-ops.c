@@ -338,7 +338,7 @@ lookup_now(fuse_req_t req, KvcfsInode *dir, const char *name)
 		fuse_reply_err(req, strlen(name) > KVC_NAME_MAX_BYTES ? ENAMETOOLONG : ENOENT);
 }
 
-/* ---- LOOKUP where somebody has closed .keys -------------------------------------------------- */
+/* ---- LOOKUP where somebody has closed .keys, or of .keys where an entry ---------------------- */
 
 typedef struct KeysLookup {
 	KvcfsInode *prefix; /* owned reference */
@@ -360,12 +360,12 @@ after_keys(fuse_req_t req, KvcfsWake why, void *user)
 	g_free(lookup);
 }
 
-/* Its RELEASE, which may replace the chain, is on its way. The kernel looks .keys up each time. */
+/* Its RELEASE, which may change the chain, is on its way. The kernel looks .keys up each time. */
 static bool
 waits_for_keys(fuse_req_t req, KvcfsInode *dir, const char *name)
 {
 	Kvcfs *fs = dir->fs;
-	KvcfsClosingFilter filter = {.prefix = dir};
+	KvcfsClosingFilter filter = {.prefix = dir, .with_entries = is_keys_file(dir, name)};
 	if (dir->kind != KVCFS_PREFIX || !kvcfs_is_closing(fs, &filter))
 		return false;
 	KeysLookup *lookup = g_new(KeysLookup, 1);
