@@ -48,6 +48,21 @@ reply_mapped(fuse_req_t req, int fd, size_t size, off_t off)
 	munmap(data, length);
 }
 
+/*
+ * A file on its way is not mapped: that would give it the pages of its holes, and a declared end
+ * that nobody has written would count as written.
+ */
+static void
+reply_copied(fuse_req_t req, int fd, size_t size, off_t off)
+{
+	g_autofree char *data = g_malloc(size);
+	ssize_t n = pread(fd, data, size, off);
+	if (n < 0)
+		fuse_reply_err(req, errno);
+	else
+		fuse_reply_buf(req, data, (size_t)n);
+}
+
 /* The handle's file; stays valid while the handle does. Of a private inode it may change. */
 static int
 file_of(const KvcfsHandle *handle)
@@ -88,8 +103,10 @@ kvcfs_op_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fus
 	int fd = file_of(handle);
 	if (fd < 0)
 		fuse_reply_err(req, EBADF);
-	else
+	else if (handle->object)
 		reply_mapped(req, fd, size, off);
+	else
+		reply_copied(req, fd, size, off);
 }
 
 static ssize_t

@@ -18,6 +18,7 @@ not_published() {
 	assert_eq "$n" "$(stat_counter mount_writes_not_published_tail)" mount_writes_not_published_tail
 }
 
+require_cmd python3
 start_fs
 mkdir -p "$RANK"
 
@@ -25,6 +26,19 @@ h=$(chunk_hash never-written)
 steps "open $RANK/$h wct
 	ftruncate 8M
 	close"
+not_published "$h"
+
+# Read by its writer, in the middle as well.
+h=$(chunk_hash read-before-close)
+python3 - "$RANK/$h" <<'P' || fail "reading what was declared"
+import os, sys
+fd = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+os.ftruncate(fd, 8 << 20)
+assert os.pread(fd, 8 << 20, 0) == bytes(8 << 20)
+assert os.pread(fd, 100, (8 << 20) - 10) == bytes(10)
+assert os.pread(fd, 100, 8 << 20) == b""
+os.close(fd)
+P
 not_published "$h"
 
 h=$(chunk_hash first-page-only)
