@@ -116,7 +116,7 @@ plan_chain(Opendir *open)
 {
 	Kvcfs *fs = open->fs;
 	KvcfsHandle *handle = open->handle;
-	handle->keys = kvcfs_prefix_keys(handle->inode);
+	handle->keys = kvcfs_prefix_run(handle->inode);
 	handle->key_set = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	for (guint i = 0; i < handle->keys->len; i++)
 		g_hash_table_add(handle->key_set, handle->keys->pdata[i]);

@@ -852,6 +852,8 @@ int kvcfs_prefix_link(KvcfsInode *prefix, KvcObjectKey *key);
 int kvcfs_prefix_unlink(KvcfsInode *prefix, const char *name);
 /* The keys of the chain in order (transfer full). */
 GPtrArray *kvcfs_prefix_keys(KvcfsInode *prefix);
+/* Those before the first place that a writer only holds: what a listing may show. */
+GPtrArray *kvcfs_prefix_run(KvcfsInode *prefix);
 /* The chain's text: a line a key. And its length, which is cheap. */
 GString *kvcfs_prefix_text(KvcfsInode *prefix);
 size_t kvcfs_prefix_text_len(KvcfsInode *prefix);

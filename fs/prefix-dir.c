@@ -100,7 +100,7 @@ lists_an_entry_locked(KvcfsInode *prefix)
 	if (prefix->temps && g_hash_table_size(prefix->temps) > 0)
 		return true;
 	const KvcfsRef *first = refs->len > 0 ? refs->pdata[0] : NULL;
-	return first && kvcfs_object_exists(prefix->fs, first->key);
+	return first && first->is_committed && kvcfs_object_exists(prefix->fs, first->key);
 }
 
 int
@@ -266,6 +266,22 @@ kvcfs_prefix_keys(KvcfsInode *prefix)
 {
 	pthread_mutex_lock(&prefix->fs->names);
 	GPtrArray *keys = kvcfs_chain_keys(prefix->chain);
+	pthread_mutex_unlock(&prefix->fs->names);
+	return keys;
+}
+
+GPtrArray *
+kvcfs_prefix_run(KvcfsInode *prefix)
+{
+	GPtrArray *keys = g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+	pthread_mutex_lock(&prefix->fs->names);
+	const GPtrArray *refs = prefix->chain->refs;
+	for (guint i = 0; i < refs->len; i++) {
+		const KvcfsRef *ref = refs->pdata[i];
+		if (!ref->is_committed)
+			break;
+		g_ptr_array_add(keys, kvc_object_key_ref(ref->key));
+	}
 	pthread_mutex_unlock(&prefix->fs->names);
 	return keys;
 }

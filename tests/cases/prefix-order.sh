@@ -57,4 +57,13 @@ printf '%s\n' "${h[0]}" "${h[1]}" >"$prefix/.keys"
 rm "$prefix/.keys"
 expect_output "" ls -U "$prefix"
 assert_same "$WORK/data.1" "$RANK/${h[1]}"
+
+# A writer's place is a gap until it commits, also if the object is there.
+mkdir "$RANK/held"
+exec 9>"$RANK/held/${h[0]}"
+cat "$WORK/data.0" >&9
+expect_output "" ls -U "$RANK/held"
+expect_errno ENOENT stat "$RANK/held/${h[0]}"
+exec 9>&-
+expect_output "${h[0]}" ls -U "$RANK/held"
 stop_fs
