@@ -106,7 +106,7 @@ kvcfs_chain_set_loaded_locked(KvcfsInode *prefix)
 		kvcfs_chain_forget_entries_locked(prefix, former);
 }
 
-/* The rank directory counts references for st_nlink. */
+/* The rank directory counts references for st_nlink; a place that a writer only holds is none. */
 static void
 count_link_locked(KvcfsInode *prefix, KvcObjectKey *key, int change)
 {
@@ -122,11 +122,19 @@ count_link_locked(KvcfsInode *prefix, KvcObjectKey *key, int change)
 }
 
 void
+kvcfs_chain_set_committed_locked(KvcfsInode *prefix, KvcfsRef *ref, bool is_committed)
+{
+	if (ref->is_committed != is_committed)
+		count_link_locked(prefix, ref->key, is_committed ? 1 : -1);
+	ref->is_committed = is_committed;
+}
+
+void
 kvcfs_chain_uncount_locked(KvcfsInode *prefix)
 {
 	const GPtrArray *refs = prefix->chain->refs;
 	for (guint i = 0; i < refs->len; i++)
-		count_link_locked(prefix, ((KvcfsRef *)refs->pdata[i])->key, -1);
+		kvcfs_chain_set_committed_locked(prefix, refs->pdata[i], false);
 }
 
 KvcfsRef *
@@ -139,13 +147,13 @@ kvcfs_chain_append_locked(KvcfsInode *prefix, KvcObjectKey *key, bool committed)
 		ref->key = kvc_object_key_ref(key);
 		g_ptr_array_add(chain->refs, ref);
 		g_hash_table_insert(chain->by_key, ref->key, ref);
-		count_link_locked(prefix, key, 1);
 	} else if (committed && !ref->is_committed) {
 		/* A writer's place was only provisional. */
 		g_ptr_array_remove(chain->refs, ref);
 		g_ptr_array_add(chain->refs, ref);
 	}
-	ref->is_committed |= committed;
+	if (committed)
+		kvcfs_chain_set_committed_locked(prefix, ref, true);
 	return ref;
 }
 
@@ -153,9 +161,9 @@ void
 kvcfs_chain_remove_locked(KvcfsInode *prefix, KvcfsRef *ref)
 {
 	KvcfsChain *chain = prefix->chain;
+	kvcfs_chain_set_committed_locked(prefix, ref, false);
 	g_hash_table_remove(chain->by_key, ref->key);
 	g_ptr_array_remove(chain->refs, ref);
-	count_link_locked(prefix, ref->key, -1);
 	free_ref(ref);
 }
 
@@ -166,13 +174,12 @@ kvcfs_chain_clear_locked(KvcfsInode *prefix)
 	prefix->chain->refs = g_ptr_array_new();
 	for (guint i = 0; i < old->len; i++) {
 		KvcfsRef *ref = old->pdata[i];
+		kvcfs_chain_set_committed_locked(prefix, ref, false);
 		if (ref->n_writers > 0) {
-			ref->is_committed = false;
 			g_ptr_array_add(prefix->chain->refs, ref);
 			continue;
 		}
 		g_hash_table_remove(prefix->chain->by_key, ref->key);
-		count_link_locked(prefix, ref->key, -1);
 		free_ref(ref);
 	}
 }

@@ -40,6 +40,8 @@ void kvcfs_chain_forget_entries_locked(KvcfsInode *prefix, const GPtrArray *old)
 void kvcfs_chain_set_loaded_locked(KvcfsInode *prefix);
 /* The reference to KEY, appended unless it is there. */
 KvcfsRef *kvcfs_chain_append_locked(KvcfsInode *prefix, KvcObjectKey *key, bool committed);
+/* Makes REF a reference, which st_nlink counts, or a place that writers only hold. */
+void kvcfs_chain_set_committed_locked(KvcfsInode *prefix, KvcfsRef *ref, bool is_committed);
 void kvcfs_chain_remove_locked(KvcfsInode *prefix, KvcfsRef *ref);
 /* Drops all but the positions that writers hold. */
 void kvcfs_chain_clear_locked(KvcfsInode *prefix);

@@ -218,7 +218,7 @@ kvcfs_prefix_settle_position_locked(KvcfsInode *prefix, KvcObjectKey *key, bool 
 	if (ref->n_writers > 0)
 		ref->n_writers--;
 	if (committed && !ref->is_committed) {
-		ref->is_committed = true;
+		kvcfs_chain_set_committed_locked(prefix, ref, true);
 		must_arm = kvcfs_prefix_changed_locked(prefix);
 	}
 	if (!ref->is_committed && ref->n_writers == 0)
@@ -248,7 +248,7 @@ kvcfs_prefix_unlink(KvcfsInode *prefix, const char *name)
 	KvcfsRef *ref = key ? g_hash_table_lookup(prefix->chain->by_key, key) : NULL;
 	if (ref && ref->is_committed) {
 		rc = 0;
-		ref->is_committed = false;
+		kvcfs_chain_set_committed_locked(prefix, ref, false);
 		if (ref->n_writers == 0)
 			kvcfs_chain_remove_locked(prefix, ref);
 		kvcfs_staging_entry_removed_locked(prefix, key);
