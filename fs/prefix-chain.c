@@ -232,6 +232,21 @@ kvcfs_chain_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len
 }
 
 void
+kvcfs_chain_replace_locked(KvcfsInode *prefix, const char *text, size_t len)
+{
+	KvcfsChain *chain = prefix->chain;
+	kvcfs_chain_clear_locked(prefix);
+	g_autoptr(GPtrArray) held = g_steal_pointer(&chain->refs);
+	chain->refs = g_ptr_array_new();
+	kvcfs_chain_append_lines_locked(prefix, text, len);
+	for (guint i = 0; i < held->len; i++) {
+		KvcfsRef *ref = held->pdata[i];
+		if (!ref->is_committed)
+			g_ptr_array_add(chain->refs, ref);
+	}
+}
+
+void
 kvcfs_chain_install_locked(KvcfsInode *prefix, const char *text, size_t len)
 {
 	KvcfsChain *chain = prefix->chain;

@@ -51,6 +51,8 @@ void kvcfs_chain_install_locked(KvcfsInode *prefix, const char *text, size_t len
 /* Appends; stops with -EINVAL at the first line that is no hash. A last line may lack its newline.
  */
 int kvcfs_chain_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len);
+/* The chain is TEXT, lines that were checked; the places that writers hold come behind it. */
+void kvcfs_chain_replace_locked(KvcfsInode *prefix, const char *text, size_t len);
 bool kvcfs_chain_are_lines(const char *text, size_t len);
 
 #endif

@@ -374,8 +374,7 @@ static void
 set_chain_locked(KvcfsInode *prefix, const char *text, size_t len)
 {
 	g_autoptr(GPtrArray) old = kvcfs_chain_keys(prefix->chain);
-	kvcfs_chain_clear_locked(prefix);
-	kvcfs_chain_append_lines_locked(prefix, text, len);
+	kvcfs_chain_replace_locked(prefix, text, len);
 	kvcfs_chain_forget_entries_locked(prefix, old);
 }
 

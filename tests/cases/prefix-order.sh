@@ -58,12 +58,15 @@ rm "$prefix/.keys"
 expect_output "" ls -U "$prefix"
 assert_same "$WORK/data.1" "$RANK/${h[1]}"
 
-# A writer's place is a gap until it commits, also if the object is there.
+# A writer's place is a gap until it commits, also if the object is there; a new .keys comes before it.
 mkdir "$RANK/held"
 exec 9>"$RANK/held/${h[0]}"
 cat "$WORK/data.0" >&9
 expect_output "" ls -U "$RANK/held"
 expect_errno ENOENT stat "$RANK/held/${h[0]}"
+printf '%s\n' "${h[1]}" "${h[2]}" >"$RANK/held/.keys"
+expect_output "$(printf '%s\n' "${h[1]}" "${h[2]}")" ls -U "$RANK/held"
 exec 9>&-
-expect_output "${h[0]}" ls -U "$RANK/held"
+expect_output "$(printf '%s\n' "${h[1]}" "${h[2]}" "${h[0]}")" ls -U "$RANK/held"
+expect_output "$(printf '%s\n' "${h[1]}" "${h[2]}" "${h[0]}")" cat "$RANK/held/.keys"
 stop_fs
