@@ -871,11 +871,12 @@ void kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid);
 void kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file);
 /* A CREATE of .keys, which its maker did not see, or which was removed: it is there. */
 void kvcfs_prefix_keys_created(KvcfsInode *prefix);
-/* Appends complete lines that have been checked. true: the save timer has to be armed. */
+/* Appends complete lines that have been checked; nothing to a directory that is gone. true: the
+ * save timer has to be armed. */
 bool kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len);
 /* A chain longer than this is refused (a line is at most 129 bytes). */
 #define KVCFS_CHAIN_MAX_BYTES (64u << 20)
-/* Replaces the chain by LINES as a whole, in one step: 0 or -EINVAL. */
+/* Replaces the chain by LINES as a whole, in one step: 0, -EINVAL or -ENOENT. */
 int kvcfs_prefix_replace(KvcfsInode *prefix, const char *text, size_t len);
 /* The same for lines that have been checked. true: the save timer has to be armed. */
 bool kvcfs_prefix_replace_locked(KvcfsInode *prefix, const char *text, size_t len);

@@ -217,7 +217,7 @@ kvcfs_prefix_settle_position_locked(KvcfsInode *prefix, KvcObjectKey *key, bool 
 		return false;
 	if (ref->n_writers > 0)
 		ref->n_writers--;
-	if (committed && !ref->is_committed) {
+	if (committed && !ref->is_committed && !prefix->is_unlinked) {
 		kvcfs_chain_set_committed_locked(prefix, ref, true);
 		must_arm = kvcfs_prefix_changed_locked(prefix);
 	}
@@ -378,14 +378,18 @@ set_chain_locked(KvcfsInode *prefix, const char *text, size_t len)
 	kvcfs_chain_forget_entries_locked(prefix, old);
 }
 
-static void
+/* true: a timer has to be armed. A directory that is gone has no chain any more. */
+static bool
 replace_chain_locked(KvcfsInode *prefix, const char *text, size_t len, bool remove_keys_file)
 {
+	if (prefix->is_unlinked)
+		return false;
 	set_chain_locked(prefix, text, len);
 	prefix->chain->maker = 0;
 	kvcfs_chain_set_loaded_locked(prefix);
 	prefix->chain->is_keys_file_removed = remove_keys_file;
 	cancel_loads_locked(prefix);
+	return kvcfs_prefix_changed_locked(prefix);
 }
 
 void
@@ -393,8 +397,7 @@ kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file)
 {
 	Kvcfs *fs = prefix->fs;
 	pthread_mutex_lock(&fs->names);
-	replace_chain_locked(prefix, "", 0, remove_keys_file);
-	bool must_arm = kvcfs_prefix_changed_locked(prefix);
+	bool must_arm = replace_chain_locked(prefix, "", 0, remove_keys_file);
 	pthread_mutex_unlock(&fs->names);
 	if (must_arm)
 		kvcfs_prefix_arm_save_timer(fs);
@@ -412,7 +415,7 @@ kvcfs_prefix_keys_created(KvcfsInode *prefix)
 bool
 kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len)
 {
-	if (len == 0)
+	if (len == 0 || prefix->is_unlinked)
 		return false;
 	kvcfs_chain_append_lines_locked(prefix, text, len);
 	prefix->chain->is_keys_file_removed = false;
@@ -423,8 +426,7 @@ kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t le
 bool
 kvcfs_prefix_replace_locked(KvcfsInode *prefix, const char *text, size_t len)
 {
-	replace_chain_locked(prefix, text, len, false);
-	return kvcfs_prefix_changed_locked(prefix);
+	return replace_chain_locked(prefix, text, len, false);
 }
 
 int
@@ -434,11 +436,12 @@ kvcfs_prefix_replace(KvcfsInode *prefix, const char *text, size_t len)
 	if (!kvcfs_chain_are_lines(text, len))
 		return -EINVAL;
 	pthread_mutex_lock(&fs->names);
+	int rc = prefix->is_unlinked ? -ENOENT : 0;
 	bool must_arm = kvcfs_prefix_replace_locked(prefix, text, len);
 	pthread_mutex_unlock(&fs->names);
 	if (must_arm)
 		kvcfs_prefix_arm_save_timer(fs);
-	return 0;
+	return rc;
 }
 
 KvcfsInode *
