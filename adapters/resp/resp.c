@@ -208,6 +208,7 @@ static const KvcL2AdapterOps resp_adapter_ops = {
 	.rename_key = kvc_connector_rename_key,
 	.list = kvc_connector_list,
 	.get_changes = kvc_connector_get_changes,
+	.usage = kvc_connector_usage,
 };
 
 KVC_REGISTER(kvc_register_l2_adapter, resp_adapter_ops)

@@ -17,7 +17,8 @@ end() {
 }
 trap end EXIT
 trap 'exit 1' INT TERM
-redis-server --port 0 --unixsocket "$work/socket" --dir "$work" --save '' --appendonly no --daemonize no >"$work/log" 2>&1 &
+redis-server --port 0 --unixsocket "$work/socket" --dir "$work" --save '' --appendonly no --databases 1000 \
+	--daemonize no >"$work/log" 2>&1 &
 server=$!
 n=0
 until [ -S "$work/socket" ]; do

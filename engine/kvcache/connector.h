@@ -80,7 +80,7 @@ typedef struct KvcConnectorOps {
 			KvcL2ListEntry *entries,
 			size_t max,
 			int64_t deadline_ns);
-	/* Optional: asked every few seconds, for usage. 0 or -errno. */
+	/* Optional, with kvc_connector_usage: asked every few seconds. 0 or -errno. */
 	int (*size)(void *connection, KvcL2Usage *usage, int64_t deadline_ns);
 
 	/* Optional, never blocks, any thread: lines of status beside those of the framework. */
@@ -166,8 +166,7 @@ void kvc_connector_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *u
 	.submit_unlock = kvc_connector_submit_unlock,                                              \
 	.submit_load_task = kvc_connector_submit_load_task,                                        \
 	.query_load_result = kvc_connector_query_load_result,                                      \
-	.delete_keys = kvc_connector_delete_keys, .usage = kvc_connector_usage,                    \
-	.describe = kvc_connector_describe
+	.delete_keys = kvc_connector_delete_keys, .describe = kvc_connector_describe
 
 KVC_END_DECLS
 

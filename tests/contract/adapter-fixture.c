@@ -86,8 +86,15 @@ replace(const char *text, const char *what, const char *with)
 char *
 subject_specification(Subject *subject)
 {
+	static unsigned last_number;
 	bool is_small = strstr(subject->specification, "@TMPFS@");
 
+	if (strstr(subject->specification, "@NUMBER@")) {
+		if (!subject->number)
+			subject->number = ++last_number;
+		g_autofree char *number = g_strdup_printf("%u", subject->number);
+		return replace(subject->specification, "@NUMBER@", number);
+	}
 	if (!subject->directory && is_small) {
 		subject->directory = g_build_filename(tmpfs, "XXXXXX", NULL);
 		assert_non_null(g_mkdtemp(subject->directory));
@@ -144,6 +151,7 @@ tear_down(void **state)
 	if (subject->directory)
 		remove_directory(subject->directory);
 	g_clear_pointer(&subject->directory, g_free);
+	subject->number = 0;
 	return 0;
 }
 

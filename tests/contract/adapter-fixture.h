@@ -31,6 +31,7 @@ typedef struct Subject {
 	const char *specification; /* NULL: it cannot be opened here */
 
 	char *directory; /* or NULL */
+	unsigned number; /* or 0 */
 	KvcOptions *options;
 	KvcL2Adapter *adapter;
 	KvcKeyScope *scope, *plain_scope;
@@ -68,7 +69,7 @@ int tear_down(void **state);
 /* Opens the store of SUBJECT (again) with SUFFIX, "" or ",key=value", behind its specification. */
 void subject_open(Subject *subject, const char *suffix);
 void subject_close(Subject *subject);
-/* SPECIFICATION with the directory of SUBJECT, made if there is none (transfer full). */
+/* SPECIFICATION with the directory or number of SUBJECT, made if there is none (transfer full). */
 char *subject_specification(Subject *subject);
 /* Is what is stored still there after a restart? */
 bool subject_is_persistent(const Subject *subject);

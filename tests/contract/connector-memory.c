@@ -171,7 +171,7 @@ memory_open(const KvcOptions *options, GError **error)
 		.adapter_ops = &memory_adapter_ops,
 		.ops = &memory_ops,
 		.store = store,
-		.location = "a table",
+		.location = "memory of this process",
 		.io_mode = "memory",
 		.n_workers = 4,
 		.max_bytes_in_flight = 64 << 20,
