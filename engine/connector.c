@@ -551,6 +551,8 @@ kvc_connector_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
 	func(user, "health", health);
 	func(user, "io_mode", c->io_mode);
 	func(user, "location", c->location);
+	if (c->base.ops->usage)
+		func(user, "usage", "estimated");
 	if (last_error)
 		func(user, "last_error", last_error);
 	if (c->ops->describe)

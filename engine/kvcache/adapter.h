@@ -222,7 +222,9 @@ struct KvcL2AdapterOps {
 	void (*usage)(KvcL2Adapter *adapter, KvcL2Usage *usage);
 	/*
 	 * Required, never blocks. Lines for status; at least "health" (ok, degraded, failed),
-	 * "io_mode" and "location" (where the data is, one line).
+	 * "io_mode" and "location" (where the data is, one line). Of a store whose usage is not
+	 * exact, because it is asked only now and then or has more than these objects, also
+	 * "usage": "estimated".
 	 */
 	void (*describe)(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user);
 };

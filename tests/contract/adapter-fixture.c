@@ -205,6 +205,15 @@ subject_usage(const Subject *subject)
 }
 
 bool
+subject_has_exact_usage(const Subject *subject)
+{
+	g_autofree char *usage = subject_line(subject, "usage");
+
+	assert_true(!usage || !strcmp(usage, "estimated"));
+	return subject->ops->usage && !usage;
+}
+
+bool
 subject_is_small(const Subject *subject)
 {
 	uint64_t capacity = subject_usage(subject).capacity_bytes;

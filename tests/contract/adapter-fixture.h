@@ -79,6 +79,8 @@ bool subject_has_checksums(const Subject *subject);
 char *subject_line(const Subject *subject, const char *name);
 /* What usage says; zeros without that slot. */
 KvcL2Usage subject_usage(const Subject *subject);
+/* Does it have usage, of its objects only and as of now? */
+bool subject_has_exact_usage(const Subject *subject);
 bool subject_is_small(const Subject *subject);
 
 /* ---- Keys and memory ----------------------------------------------------------------------- */

@@ -219,7 +219,7 @@ test_usage(void **state)
 {
 	Subject *subject = *state;
 
-	if (!subject->ops->usage)
+	if (!subject_has_exact_usage(subject))
 		skip();
 	g_autoptr(KvcObjectKey) plain = key_new(subject, KVC_SPACE_PLAIN, 1);
 	KvcObjectKey **keys = keys_new(subject, 0, 3);

@@ -4,8 +4,8 @@
  * contract-adapter [SPECIFICATION...]: what kvcache/adapter.h promises, of every registered
  * adapter. Those that a SPECIFICATION opens are opened; of the others the vtable is looked at.
  * "@DIRECTORY@" in a specification becomes an empty directory of its own, "@TMPFS@" one on a tmpfs
- * of 64 MiB (left out where this process may not mount one), "@NUMBER@" a number from 1 on that nobody
- * else of this run has: of an empty database of a server, say.
+ * of 64 MiB (left out where this process may not mount one), "@NUMBER@" a number from 1 on that
+ * nobody else of this run has: of an empty database of a server, say.
  *
  * A module names its specifications in its meson.build (module_contracts), so that a new folder is
  * tested here by itself. The tests of an instance are in adapter-*.c; a new one must hold for every
