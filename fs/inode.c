@@ -141,14 +141,18 @@ leave_tables_locked(KvcfsInode *inode)
 {
 	Kvcfs *fs = inode->fs;
 	leave_list_locked(inode);
-	if (inode->kind == KVCFS_OBJECT && inode->key &&
-	    g_hash_table_lookup(fs->objects, inode->key) == inode) {
-		g_hash_table_remove(fs->objects, inode->key);
+	GHashTable *table = inode->kind == KVCFS_OBJECT	  ? fs->objects
+			    : inode->kind == KVCFS_PREFIX ? fs->prefixes
+							  : NULL;
+	if (table && inode->key && g_hash_table_lookup(table, inode->key) == inode) {
+		g_hash_table_remove(table, inode->key);
 		g_hash_table_remove(fs->checked, inode->key);
 	}
 	g_hash_table_remove(fs->renounced, inode);
 	if (inode->kind == KVCFS_KEYS)
 		kvcfs_chain_forget_keys_inode_locked(inode->parent, inode);
+	if (inode->chain)
+		kvcfs_chain_uncount_locked(inode);
 	bool is_dir = inode->kind == KVCFS_RANK || inode->kind == KVCFS_DIR;
 	if (is_dir && g_hash_table_lookup(fs->dirs, inode->scope) == inode)
 		g_hash_table_remove(fs->dirs, inode->scope);

@@ -248,7 +248,7 @@ struct Kvcfs {
 	GHashTable *dirs;	 /* scope -> RANK or DIR inode (not owned) */
 	GHashTable *objects;	 /* key -> OBJECT inode (not owned) */
 	GHashTable *renounced;	 /* set of OBJECT inodes that the kernel may have, not in objects */
-	GHashTable *prefixes;	 /* key -> PREFIX inode (owned reference), until removed */
+	GHashTable *prefixes;	 /* key -> PREFIX inode (not owned) */
 	GHashTable *closing;	 /* set of KvcfsStaging: flushed, RELEASE or commit to come */
 	GHashTable *writing;	 /* key -> GPtrArray of stagings' inodes (not owned) */
 	GHashTable *guesses;	 /* set of KvcfsStaging: those with a guess (reservation.c) */
@@ -816,6 +816,8 @@ kvcfs_fetch_take_object(const KvcfsFetch *fetch, KvcfsWake why)
 KvcfsChain *kvcfs_chain_new(void);
 void kvcfs_chain_free(KvcfsChain *chain);
 void kvcfs_chain_forget_keys_inode_locked(KvcfsInode *prefix, KvcfsInode *keys);
+/* The inode of a prefix directory goes: what the kernel asks for again is read again. */
+void kvcfs_chain_uncount_locked(KvcfsInode *prefix);
 /* The mtime of its .keys, in ns since the epoch. */
 void kvcfs_chain_set_time_locked(KvcfsInode *prefix, int64_t mtime_ns);
 /* The PREFIX inode NAME of RANK (transfer full), or NULL when the index has no such chain. */
@@ -836,9 +838,6 @@ void kvcfs_prefix_wait(KvcfsInode *prefix,
 bool kvcfs_prefix_is_check_due(KvcfsInode *prefix);
 /* It was asked: a chain that has changed is to be loaded again. False: the directory is gone. */
 bool kvcfs_prefix_renew(KvcfsInode *prefix);
-bool kvcfs_prefix_renew_locked(KvcfsInode *prefix);
-/* The directory was removed: it has no name and no chain. The caller has a reference. */
-void kvcfs_prefix_set_gone_locked(KvcfsInode *prefix);
 /* What is stored is the chain as it is in memory. */
 void kvcfs_prefix_note_version_locked(KvcfsInode *prefix);
 bool kvcfs_prefix_has(KvcfsInode *prefix, const KvcObjectKey *key);

@@ -129,6 +129,14 @@ kvcfs_chain_set_committed_locked(KvcfsInode *prefix, KvcfsRef *ref, bool is_comm
 	ref->is_committed = is_committed;
 }
 
+void
+kvcfs_chain_uncount_locked(KvcfsInode *prefix)
+{
+	const GPtrArray *refs = prefix->chain->refs;
+	for (guint i = 0; i < refs->len; i++)
+		kvcfs_chain_set_committed_locked(prefix, refs->pdata[i], false);
+}
+
 KvcfsRef *
 kvcfs_chain_append_locked(KvcfsInode *prefix, KvcObjectKey *key, bool committed)
 {

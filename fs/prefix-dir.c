@@ -6,10 +6,6 @@
  * .keys; it is written at most once a second, at closedir, flush and unmount. A chain that is only
  * in L2 is loaded without anybody waiting under a directory lock; references added meanwhile come
  * after the loaded ones.
- *
- * fs->prefixes owns a reference on each inode, until the directory is removed: what the kernel has
- * forgotten still counts for st_nlink, and a .keys that was removed stays so. References are
- * counted once their chain was loaded: of one that only L2 has, nobody here knows them.
  */
 
 #include "fs/internal.h"
@@ -27,19 +23,21 @@ chain_key(KvcfsInode *rank, const char *name)
 
 /* ---- The directory ------------------------------------------------------------------------- */
 
-/* A new one (transfer full); no other has KEY. */
 static KvcfsInode *
-prefix_new_locked(KvcfsInode *rank, const char *name, KvcObjectKey *key)
+prefix_inode_locked(KvcfsInode *rank, const char *name, KvcObjectKey *key)
 {
 	Kvcfs *fs = rank->fs;
-	KvcfsInode *prefix = kvcfs_inode_new_locked(fs, KVCFS_PREFIX, rank, name, rank->scope);
+	KvcfsInode *prefix = g_hash_table_lookup(fs->prefixes, key);
+	if (prefix)
+		return kvcfs_inode_ref_locked(prefix);
+	prefix = kvcfs_inode_new_locked(fs, KVCFS_PREFIX, rank, name, rank->scope);
 	prefix->ino = kvcfs_key_ino(key);
 	prefix->key = kvc_object_key_ref(key);
 	prefix->chain = kvcfs_chain_new();
 	prefix->uid = rank->uid;
 	prefix->gid = rank->gid;
 	prefix->mtime_ns = prefix->chain->mtime_ns = kvcfs_wall_ns();
-	g_hash_table_insert(fs->prefixes, prefix->key, kvcfs_inode_ref_locked(prefix));
+	g_hash_table_insert(fs->prefixes, prefix->key, prefix);
 	return prefix;
 }
 
@@ -50,47 +48,21 @@ kvcfs_prefix_lookup(KvcfsInode *rank, const char *name)
 	g_autoptr(KvcObjectKey) key = chain_key(rank, name);
 	if (!key)
 		return NULL;
-	KvcObjectInfo info;
-	KvcfsInode *gone = NULL;
+	KvcObjectInfo info = {0};
+	bool is_known = kvc_storage_manager_stat(fs->sm, key, &info) == 0;
+	KvcfsInode *prefix = NULL;
 	pthread_mutex_lock(&fs->names);
-	KvcfsInode *prefix = g_hash_table_lookup(fs->prefixes, key);
-	if (prefix)
-		kvcfs_inode_ref_locked(prefix);
-	/* While nobody knew it another mount may have changed it, or its rank directory have gone. */
-	if (prefix && prefix->parent != rank)
-		kvcfs_prefix_set_gone_locked(prefix);
-	if (prefix && (prefix->is_unlinked || !kvcfs_prefix_renew_locked(prefix)))
-		gone = g_steal_pointer(&prefix);
-	if (!prefix && kvc_storage_manager_stat(fs->sm, key, &info) == 0) {
-		prefix = prefix_new_locked(rank, name, key);
+	KvcfsInode *old = g_hash_table_lookup(fs->prefixes, key);
+	if (is_known || (old && old->chain->is_dirty && !old->is_unlinked))
+		prefix = prefix_inode_locked(rank, name, key);
+	if (prefix && is_known && !old) {
 		kvcfs_attr_remember_prefix_locked(prefix, &info);
 		prefix->chain->mtime_ns = prefix->mtime_ns;
 	}
 	pthread_mutex_unlock(&fs->names);
-	if (gone)
-		kvcfs_inode_unref(gone, 1);
 	if (prefix)
 		kvcfs_prefix_is_loaded(prefix);
 	return prefix;
-}
-
-void
-kvcfs_prefix_set_gone_locked(KvcfsInode *prefix)
-{
-	Kvcfs *fs = prefix->fs;
-	KvcfsChain *chain = prefix->chain;
-	unsigned refs = chain->is_dirty;
-	prefix->is_unlinked = true;
-	chain->is_dirty = false;
-	kvcfs_chain_clear_locked(prefix);
-	kvcfs_chain_set_loaded_locked(prefix);
-	if (g_hash_table_lookup(fs->prefixes, prefix->key) == prefix) {
-		g_hash_table_remove(fs->prefixes, prefix->key);
-		g_hash_table_remove(fs->checked, prefix->key);
-		refs++;
-	}
-	g_assert(prefix->refs > refs);
-	prefix->refs -= refs;
 }
 
 int
@@ -104,13 +76,10 @@ kvcfs_prefix_mkdir(KvcfsInode *rank, const char *name, mode_t mode, KvcfsInode *
 	g_autoptr(KvcObjectKey) key = chain_key(rank, name);
 	if (!key)
 		return -EINVAL;
-	KvcfsInode *prefix = kvcfs_prefix_lookup(rank, name);
-	if (prefix) {
-		kvcfs_inode_unref(prefix, 1);
+	if (kvc_storage_manager_stat(fs->sm, key, NULL) == 0)
 		return -EEXIST;
-	}
 	pthread_mutex_lock(&fs->names);
-	prefix = prefix_new_locked(rank, name, key);
+	KvcfsInode *prefix = prefix_inode_locked(rank, name, key);
 	prefix->mode = S_IFDIR | (mode & 07777);
 	kvcfs_chain_set_loaded_locked(prefix);
 	bool must_arm = kvcfs_prefix_changed_locked(prefix);
@@ -144,16 +113,23 @@ kvcfs_prefix_rmdir(KvcfsInode *rank, const char *name)
 	int rc = 0;
 	pthread_mutex_lock(&fs->save_lock);
 	pthread_mutex_lock(&fs->names);
-	if (!prefix->chain->is_loaded || lists_an_entry_locked(prefix))
+	if (!prefix->chain->is_loaded || lists_an_entry_locked(prefix)) {
 		rc = -ENOTEMPTY;
-	else
-		kvcfs_prefix_set_gone_locked(prefix);
+	} else {
+		prefix->is_unlinked = true;
+		kvcfs_chain_clear_locked(prefix);
+		if (g_hash_table_lookup(fs->prefixes, prefix->key) == prefix)
+			g_hash_table_remove(fs->prefixes, prefix->key);
+	}
+	bool was_dirty = rc == 0 && prefix->chain->is_dirty;
+	if (was_dirty)
+		prefix->chain->is_dirty = false;
 	pthread_mutex_unlock(&fs->names);
 	if (rc == 0)
 		kvc_storage_manager_delete(fs->sm, prefix->key);
 	pthread_mutex_unlock(&fs->save_lock);
 	kvc_storage_manager_settle_deletions(fs->sm);
-	kvcfs_inode_unref(prefix, 1);
+	kvcfs_inode_unref(prefix, was_dirty ? 2 : 1);
 	return rc;
 }
 
@@ -172,16 +148,13 @@ static int
 move_chain_locked(KvcfsInode *prefix, KvcObjectKey *key, const char *name)
 {
 	Kvcfs *fs = prefix->fs;
-	if (prefix->is_unlinked)
-		return -ENOENT;
-	if (g_hash_table_contains(fs->prefixes, key))
-		return -ENOTEMPTY;
 	int rc = kvc_storage_manager_rename(fs->sm, prefix->key, key, 0);
 	if (rc == -ENOENT && prefix->chain->is_dirty)
 		rc = 0; /* not stored yet */
 	if (rc < 0)
 		return rc;
-	g_hash_table_remove(fs->prefixes, prefix->key);
+	if (g_hash_table_lookup(fs->prefixes, prefix->key) == prefix)
+		g_hash_table_remove(fs->prefixes, prefix->key);
 	kvcfs_inode_set_key_locked(prefix, key);
 	kvcfs_inode_set_name_locked(prefix, name);
 	kvcfs_prefix_note_version_locked(prefix);

@@ -344,18 +344,23 @@ forget_chain_locked(KvcfsInode *prefix)
 static void
 remove_locked(KvcfsInode *prefix)
 {
+	Kvcfs *fs = prefix->fs;
 	g_autoptr(GPtrArray) old = kvcfs_chain_keys(prefix->chain);
-	kvcfs_prefix_set_gone_locked(prefix);
+	prefix->is_unlinked = true;
+	kvcfs_chain_clear_locked(prefix);
 	kvcfs_chain_forget_entries_locked(prefix, old);
+	if (g_hash_table_lookup(fs->prefixes, prefix->key) == prefix)
+		g_hash_table_remove(fs->prefixes, prefix->key);
 }
 
 bool
-kvcfs_prefix_renew_locked(KvcfsInode *prefix)
+kvcfs_prefix_renew(KvcfsInode *prefix)
 {
 	Kvcfs *fs = prefix->fs;
 	KvcfsChain *chain = prefix->chain;
 	KvcObjectInfo info;
 	bool is_there = true;
+	pthread_mutex_lock(&fs->names);
 	bool is_ours = is_ours_locked(prefix) || chain->is_loading;
 	if (!is_ours)
 		is_there = kvc_storage_manager_stat(fs->sm, prefix->key, &info) == 0;
@@ -366,14 +371,6 @@ kvcfs_prefix_renew_locked(KvcfsInode *prefix)
 		kvcfs_chain_set_time_locked(prefix, prefix->mtime_ns);
 		forget_chain_locked(prefix);
 	}
-	return is_there;
-}
-
-bool
-kvcfs_prefix_renew(KvcfsInode *prefix)
-{
-	pthread_mutex_lock(&prefix->fs->names);
-	bool is_there = kvcfs_prefix_renew_locked(prefix);
-	pthread_mutex_unlock(&prefix->fs->names);
+	pthread_mutex_unlock(&fs->names);
 	return is_there;
 }
