@@ -135,7 +135,6 @@ typedef struct KvcfsStaging {
 	bool is_expected;    /* made for an OPEN that is to come: no writer yet */
 	bool is_overwrite;   /* a committed object of this name was opened for writing */
 	bool is_target_gone; /* its name was removed: nothing will be committed */
-	bool is_prefix_gone; /* its entry in PREFIX was removed after it was closed */
 	bool is_declared_complete;
 	bool is_direct;	    /* not passed through: a copy, or made without a reservation */
 	int64_t flushed_ns; /* the last FLUSH by a living writer; 0: none */
@@ -531,10 +530,8 @@ GPtrArray *kvcfs_staging_writers_locked(Kvcfs *fs, const KvcObjectKey *key);
 void kvcfs_staging_lose_name_locked(KvcfsInode *inode);
 /* INODE, which has a target, will be committed as KEY instead. */
 void kvcfs_staging_retarget_locked(KvcfsInode *inode, KvcObjectKey *key);
-/* KEY was removed: who was overwriting it, or has closed it, has a file without a name. */
+/* KEY was removed: who was overwriting it writes into a file without a name. */
 void kvcfs_staging_object_removed_locked(Kvcfs *fs, const KvcObjectKey *key);
-/* The entry KEY of PREFIX was removed: who has closed it will commit the object only. */
-void kvcfs_staging_entry_removed_locked(KvcfsInode *prefix, const KvcObjectKey *key);
 /* A rename: who was overwriting the object, or writes into the directory, writes there now. */
 void kvcfs_staging_object_moved_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key);
 void kvcfs_staging_scope_moved_locked(Kvcfs *fs, KvcKeyScope *old_scope, KvcKeyScope *scope);
@@ -844,8 +841,7 @@ bool kvcfs_prefix_has(KvcfsInode *prefix, const KvcObjectKey *key);
 bool kvcfs_prefix_has_locked(KvcfsInode *prefix, const KvcObjectKey *key);
 /* A writer takes the next position, or joins one; later it commits or gives it up. */
 void kvcfs_prefix_take_position_locked(KvcfsInode *prefix, KvcObjectKey *key);
-/* true: a timer has to be armed. */
-bool kvcfs_prefix_settle_position_locked(KvcfsInode *prefix, KvcObjectKey *key, bool committed);
+void kvcfs_prefix_settle_position(KvcfsInode *prefix, KvcObjectKey *key, bool committed);
 /* Appends the object KEY: 0, -EEXIST or -ENOENT (the directory is gone). In link.c. */
 int kvcfs_prefix_link(KvcfsInode *prefix, KvcObjectKey *key);
 /* unlink(2) of an entry: 0 or -ENOENT. */

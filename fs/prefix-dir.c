@@ -208,13 +208,11 @@ kvcfs_prefix_take_position_locked(KvcfsInode *prefix, KvcObjectKey *key)
 	kvcfs_chain_append_locked(prefix, key, false)->n_writers++;
 }
 
-bool
-kvcfs_prefix_settle_position_locked(KvcfsInode *prefix, KvcObjectKey *key, bool committed)
+/* true: a timer has to be armed. */
+static bool
+settle_locked(KvcfsInode *prefix, KvcfsRef *ref, bool committed)
 {
-	KvcfsRef *ref = g_hash_table_lookup(prefix->chain->by_key, key);
 	bool must_arm = false;
-	if (!ref)
-		return false;
 	if (ref->n_writers > 0)
 		ref->n_writers--;
 	if (committed && !ref->is_committed && !prefix->is_unlinked) {
@@ -224,6 +222,20 @@ kvcfs_prefix_settle_position_locked(KvcfsInode *prefix, KvcObjectKey *key, bool 
 	if (!ref->is_committed && ref->n_writers == 0)
 		kvcfs_chain_remove_locked(prefix, ref);
 	return must_arm;
+}
+
+void
+kvcfs_prefix_settle_position(KvcfsInode *prefix, KvcObjectKey *key, bool committed)
+{
+	Kvcfs *fs = prefix->fs;
+	bool must_arm = false;
+	pthread_mutex_lock(&fs->names);
+	KvcfsRef *ref = g_hash_table_lookup(prefix->chain->by_key, key);
+	if (ref)
+		must_arm = settle_locked(prefix, ref, committed);
+	pthread_mutex_unlock(&fs->names);
+	if (must_arm)
+		kvcfs_prefix_arm_save_timer(fs);
 }
 
 static void
@@ -251,7 +263,6 @@ kvcfs_prefix_unlink(KvcfsInode *prefix, const char *name)
 		kvcfs_chain_set_committed_locked(prefix, ref, false);
 		if (ref->n_writers == 0)
 			kvcfs_chain_remove_locked(prefix, ref);
-		kvcfs_staging_entry_removed_locked(prefix, key);
 		must_arm = kvcfs_prefix_changed_locked(prefix);
 		cancel_loads_locked(prefix);
 	}

@@ -120,20 +120,8 @@ kvcfs_staging_object_removed_locked(Kvcfs *fs, const KvcObjectKey *key)
 	g_autoptr(GPtrArray) writers = copy_writers_locked(fs, key);
 	for (guint i = 0; i < writers->len; i++) {
 		KvcfsInode *inode = writers->pdata[i];
-		const KvcfsStaging *st = inode->staging;
-		/* What was closed is of before, even if its commit is still to come. */
-		if (st->is_overwrite || st->flushed_ns != 0)
+		if (inode->staging->is_overwrite)
 			kvcfs_staging_lose_name_locked(inode);
-	}
-}
-
-void
-kvcfs_staging_entry_removed_locked(KvcfsInode *prefix, const KvcObjectKey *key)
-{
-	GPtrArray *writers = kvcfs_staging_writers_locked(prefix->fs, key);
-	for (guint i = 0; writers && i < writers->len; i++) {
-		KvcfsStaging *st = ((KvcfsInode *)writers->pdata[i])->staging;
-		st->is_prefix_gone |= st->prefix == prefix && st->flushed_ns != 0;
 	}
 }
 
@@ -590,15 +578,11 @@ kvcfs_staging_commit(KvcfsInode *inode)
 	}
 	if (is_newest)
 		kvcfs_note_published_locked(fs, st->target);
-	/* In one step with leaving the writers: an unlink finds it there or in the chain. */
-	bool is_entry = is_object && is_known && !st->is_prefix_gone;
-	bool must_arm = st->prefix && kvcfs_prefix_settle_position_locked(st->prefix, st->target,
-									  is_entry);
 	pthread_mutex_unlock(&fs->names);
 	if (object && rc < 0)
 		report_lost_write(fs, st, rc);
-	if (must_arm)
-		kvcfs_prefix_arm_save_timer(fs);
+	if (st->prefix)
+		kvcfs_prefix_settle_position(st->prefix, st->target, is_object && is_known);
 	pthread_mutex_lock(&fs->names);
 	bool is_given_up = st->is_given_up;
 	pthread_mutex_unlock(&fs->names);

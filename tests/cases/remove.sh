@@ -8,7 +8,6 @@
 
 . "$(dirname "$0")/lib.sh"
 
-require_cmd python3
 start_fs
 mkdir -p "$RANK"
 declare -a h=()
@@ -49,57 +48,6 @@ cp "$WORK/data.1" "$RANK/${h[1]}"
 sync "$RANK/${h[1]}"
 assert_same "$WORK/data.1" "$RANK/${h[1]}"
 in_l2 "${h[1]}" || fail "written again and not in L2"
-
-# Two writers of one name, and rm when both have closed it: whichever commits last does not bring it back. (A mapping
-# makes a commit late.)
-mkdir "$MNT/plain" "$RANK/prefix"
-python3 - "$MNT" "$RANK" <<'P' || fail "what was closed before the rm came back"
-import ctypes, os, sys, threading, time
-libc = ctypes.CDLL(None)
-libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-mount, rank = sys.argv[1:]
-
-def create(path):
-    fds = []  # a thread of its own: a plain file is another one to each
-    maker = threading.Thread(target=lambda: fds.append(os.open(path, os.O_CREAT | os.O_RDWR)))
-    maker.start()
-    maker.join()
-    return fds[0]
-
-for directory in rank, f"{rank}/prefix", f"{mount}/plain":
-    for is_mapped in True, False:
-        for i in range(10 if is_mapped else 50):
-            path = f"{directory}/{i:08x}"
-            first, second = create(path), create(path)
-            os.write(first, b"first")
-            os.write(second, b"second")
-            os.close(first)
-            assert os.path.exists(path), path
-            if is_mapped:
-                address = libc.mmap(None, 6, 3, 1, second, 0)
-            os.close(second)
-            os.unlink(path)
-            if is_mapped:
-                libc.munmap(address, 6)
-            time.sleep(0.02)
-            assert not os.path.exists(path), f"{path}, mapped: {is_mapped}"
-            if directory.endswith("prefix"):
-                os.unlink(f"{rank}/{i:08x}")
-
-# Who is still open is a writer of a new object.
-path = f"{rank}/00000001"
-first, second = create(path), create(path)
-os.write(first, b"first")
-os.write(second, b"second")
-os.close(first)
-os.unlink(path)
-os.close(second)
-assert open(path).read() == "second"
-os.unlink(path)
-P
-rmdir "$RANK/prefix"
 
 # Removed just before the unmount: does not come back.
 rm "$RANK/${h[2]}"
