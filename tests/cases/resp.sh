@@ -5,6 +5,7 @@
 # it; it comes back equal when L1 is empty and after a restart; it is listed, read as a prefix, and deleted.
 #
 # parallel
+# soak
 
 . "$(dirname "$0")/lib.sh"
 

@@ -7,13 +7,14 @@
  */
 
 #include <errno.h>
+#include <pthread.h>
 #include <string.h>
 
 #include <kvcache/connector.h>
 #include <kvcache/registry.h>
 
 typedef struct MemoryStore {
-	GMutex lock;
+	pthread_mutex_t lock;
 	GHashTable *values; /* name -> GBytes */
 	/* For the test of the framework. */
 	int connect_error; /* -errno of every connect, or 0 */
@@ -82,10 +83,10 @@ memory_call(MemoryConnection *connection,
 
 	if (rc < 0)
 		return rc;
-	g_mutex_lock(&connection->store->lock);
+	pthread_mutex_lock(&connection->store->lock);
 	for (size_t i = 0; i < n; i++)
 		items[i]->error = one(connection->store, items[i]);
-	g_mutex_unlock(&connection->store->lock);
+	pthread_mutex_unlock(&connection->store->lock);
 	return 0;
 }
 
@@ -143,7 +144,7 @@ memory_free(void *user)
 	MemoryStore *store = user;
 
 	g_hash_table_unref(store->values);
-	g_mutex_clear(&store->lock);
+	pthread_mutex_destroy(&store->lock);
 	g_free(store);
 }
 
@@ -180,7 +181,7 @@ memory_open(const KvcOptions *options, GError **error)
 		.persist = kvc_options_get_bool(options, "persist_enabled"),
 	};
 
-	g_mutex_init(&store->lock);
+	pthread_mutex_init(&store->lock, NULL);
 	store->values = g_hash_table_new_full(g_str_hash, g_str_equal, g_free,
 					      (GDestroyNotify)g_bytes_unref);
 	memory_last = store;
