@@ -86,8 +86,9 @@ gate_query_lookup(KvcL2Adapter *adapter, KvcL2TaskId id, KvcBitmap *found, KvcL2
 static void
 hold_lookups(bool is_held)
 {
-	__atomic_store_n(&is_lookup_held, is_held, __ATOMIC_RELEASE);
-	if (!is_held)
+	bool was_held = __atomic_exchange_n(&is_lookup_held, is_held, __ATOMIC_ACQ_REL);
+	/* Else the adapter may be gone. */
+	if (was_held && !is_held)
 		kvc_eventfd_signal(mock_ops->get_lookup_and_lock_event_fd(opened));
 }
 
@@ -143,8 +144,7 @@ release_all(void **state)
 	Fixture *f = *state;
 	hold_lists(false);
 	__atomic_store_n(&is_endless, false, __ATOMIC_RELEASE);
-	if (f->sm)
-		hold_lookups(false);
+	hold_lookups(false);
 	return tear_down(state);
 }
 
