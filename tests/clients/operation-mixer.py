@@ -57,6 +57,8 @@ def look(kind, path):
     if kind == "links":
         return os.stat(path).st_nlink
     names = os.listdir(path)
+    if kind == "loaded":
+        return None
     return names if kind == "order" else sorted(names)
 
 

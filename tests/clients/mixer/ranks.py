@@ -601,6 +601,9 @@ class RankGroup(Group):
     def state(self):
         """A chain and its objects outlast the daemon; no temporary file, and no removed .keys."""
         for rank in self.ranks:
+            # A chain that only L2 has is counted once it was loaded: before, nobody in the daemon knows its references.
+            for prefix in rank.prefixes.values():
+                yield "loaded", prefix.path(), None
             for name in rank.objects:
                 yield "links", f"{rank.path()}/{name}", rank.n_links(name)
             yield "names", rank.path(), sorted([*rank.objects, *rank.prefixes])
