@@ -84,7 +84,7 @@ assert_eq $'--l1-size' "$(completed --l1-s)" "completion of one option"
 assert_eq $'auto\ndirect\npassthrough' "$(completed --io-mode '')" "completion of --io-mode"
 assert_eq passthrough "$(completed --io-mode = p)" "completion of --io-mode=p"
 assert_eq $'type=fs\ntype=mock' "$(completed --l2-adapter type= | grep -xE 'type=(fs|mock)')" "completion of --l2-adapter"
-assert_eq fs "$(completed --l2-adapter type = f)" "completion of --l2-adapter type=f, split at '='"
+assert_eq mock "$(completed --l2-adapter type = mo)" "completion of --l2-adapter type=mo, split at '='"
 grep -qx lru <<<"$(completed --eviction-policy = '')" || fail "completion of --eviction-policy"
 # What is offered for -o is what it takes, and all of ours.
 completed -o '' >"$WORK/offered"
