@@ -141,7 +141,6 @@ set_up_gate(void **state)
 static int
 release_all(void **state)
 {
-	Fixture *f = *state;
 	hold_lists(false);
 	__atomic_store_n(&is_endless, false, __ATOMIC_RELEASE);
 	hold_lookups(false);
