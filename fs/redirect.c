@@ -7,8 +7,8 @@
  * with a private inode (do_filp_open() of Linux, fs/namei.c: LOOKUP_REVAL).
  *
  * A redirect holds a reference on the private inode, since the FORGET of the first LOOKUP comes
- * between the two. It ends when it is used, or after REDIRECT_NS: else the thread's next stat of
- * that name would land on it.
+ * between the two. It ends when it is used, with the thread, or after REDIRECT_NS: else the
+ * thread's next stat of that name would land on it.
  *
  * Who reads may be sent back, too, when what he found was replaced since. The kernel walks once
  * only: the version that this second LOOKUP finds is read-locked for the OPEN that follows. A later
@@ -18,10 +18,13 @@
 
 #include "fs/internal.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <string.h>
 
 /* On a loaded machine the thread may be away for seconds before it walks again. */
 #define REDIRECT_NS INT64_C(10000000000)
+#define SWEEP_NS INT64_C(1000000000)
 
 typedef struct Redirect {
 	/* What is looked up: an object, or a temporary file by its name. */
@@ -70,6 +73,13 @@ steal_locked(Kvcfs *fs, pid_t tid)
 	return redirect;
 }
 
+/* One that we may not ask about is there. */
+static bool
+has_ended(pid_t tid)
+{
+	return kill(tid, 0) != 0 && errno == ESRCH;
+}
+
 /* Those whose time is over, of all threads; to be freed without the lock. */
 static GPtrArray *
 steal_expired_locked(Kvcfs *fs, int64_t now)
@@ -77,9 +87,10 @@ steal_expired_locked(Kvcfs *fs, int64_t now)
 	GPtrArray *expired = g_ptr_array_new_with_free_func((GDestroyNotify)redirect_free);
 	GHashTableIter iter;
 	Redirect *redirect;
+	void *tid;
 	g_hash_table_iter_init(&iter, fs->redirects);
-	while (g_hash_table_iter_next(&iter, NULL, (void **)&redirect)) {
-		if (redirect->deadline_ns > now)
+	while (g_hash_table_iter_next(&iter, &tid, (void **)&redirect)) {
+		if (redirect->deadline_ns > now && !has_ended(GPOINTER_TO_INT(tid)))
 			continue;
 		g_ptr_array_add(expired, redirect);
 		g_hash_table_iter_remove(&iter);
@@ -109,7 +120,7 @@ static void
 arm_sweep(Kvcfs *fs)
 {
 	kvcfs_pending_release(
-		kvcfs_pending_new(fs->pendings, NULL, kvcfs_now_ns() + REDIRECT_NS, sweep, fs));
+		kvcfs_pending_new(fs->pendings, NULL, kvcfs_now_ns() + SWEEP_NS, sweep, fs));
 }
 
 /* REDIRECT (owned) becomes the one of TID. */
