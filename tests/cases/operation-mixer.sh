@@ -4,6 +4,7 @@
 # Random calls of several processes are answered as a model in memory says, and after a restart files, objects and
 # prefix directories are those of the model. The same seed makes the same calls.
 #
+# soak
 # parallel
 
 . "$(dirname "$0")/lib.sh"
