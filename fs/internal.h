@@ -625,7 +625,7 @@ int kvcfs_move_key_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_ke
 
 /*
  * The LOOKUPs of thread TID for KEY, or for the temporary file NAME in DIR, are answered with INODE
- * (its reference is taken) until kvcfs_redirect_take(), or for ten seconds. One a thread.
+ * (its reference is taken) until kvcfs_redirect_take(), or for five seconds. One a thread.
  */
 void kvcfs_redirect_object(Kvcfs *fs, pid_t tid, KvcObjectKey *key, KvcfsInode *inode);
 /*

@@ -23,7 +23,7 @@
 #include <string.h>
 
 /* On a loaded machine the thread may be away for seconds before it walks again. */
-#define REDIRECT_NS INT64_C(10000000000)
+#define REDIRECT_NS INT64_C(5000000000)
 #define SWEEP_NS INT64_C(1000000000)
 
 typedef struct Redirect {
