@@ -294,10 +294,12 @@ change(KvcfsInode *inode, uint64_t reserve, bool set_size, uint64_t bytes)
 	KvcL1Object *object = inode->staging->object;
 	if (rc == 0)
 		rc = kvcfs_reservation_extend(inode, reserve);
+	/* Who grows keeps what is behind the end: what is allocated twice counts as written. */
+	bool is_cut = rc == 0 && set_size && bytes <= kvc_l1_object_get_bytes(object);
 	if (rc == 0 && set_size)
 		rc = kvc_l1_object_set_size(object, bytes);
 	/* Each write asks for its room again: what was cut off must not stay charged. */
-	if (rc == 0 && set_size && !fs->is_passthrough)
+	if (rc == 0 && is_cut && !fs->is_passthrough)
 		kvc_storage_manager_trim_write(fs->sm, object, bytes);
 	pthread_mutex_lock(&fs->names);
 	kvcfs_write_proof_seen_locked(inode->staging);

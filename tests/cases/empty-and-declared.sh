@@ -86,6 +86,22 @@ for size in 1M 2M; do
 	fi
 done
 
+# Declared twice, growing. (A file is guessed to be as large as the last one of its directory.)
+for sizes in "4K 10000" "4096 558593" "558593 1M" "2M 3M" "3M 3584K"; do
+	for guess in 100K 1M; do
+		mkchunk "$WORK/last" "$guess" 7
+		h=$(chunk_hash "last-$n")
+		cp "$WORK/last" "$RANK/$h"
+		rm "$RANK/$h"
+		h=$(chunk_hash "twice-$n")
+		steps "open $RANK/$h wct
+			ftruncate ${sizes% *}
+			ftruncate ${sizes#* }
+			close"
+		not_published "$h"
+	done
+done
+
 # Under a temporary name: the rename is accepted, and nothing comes of it.
 h=$(chunk_hash renamed)
 steps "open $RANK/.$h.tmp wct
