@@ -605,10 +605,9 @@ unlink_keys_file(KvcfsInode *prefix)
 	return 0;
 }
 
-void
-kvcfs_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
+static void
+unlink_now(fuse_req_t req, KvcfsInode *dir, const char *name)
 {
-	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
 	int rc = -ENOENT;
 	if (dir->kind == KVCFS_CONTROL_ROOT)
 		rc = -EACCES;
@@ -623,6 +622,48 @@ kvcfs_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 	if (rc == 0)
 		kvcfs_dir_changed(dir);
 	fuse_reply_err(req, -rc);
+}
+
+/* An UNLINK of an object's name that waits for who has closed it. */
+typedef struct Unlink {
+	KvcfsInode *dir; /* owned reference */
+	char *name;	 /* owned */
+	KvcObjectKey *key;
+} Unlink;
+
+static void
+unlink_step(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Unlink *unlink = user;
+	unlink_now(req, unlink->dir, unlink->name);
+	kvcfs_inode_unref(unlink->dir, 1);
+	kvc_object_key_unref(unlink->key);
+	g_free(unlink->name);
+	g_free(unlink);
+}
+
+/* Its RELEASE, which is on its way, would bring back what is removed now. */
+static bool
+unlink_waits(fuse_req_t req, KvcfsInode *dir, const char *name)
+{
+	KvcObjectKey *key = has_objects(dir) ? kvcfs_name_to_key(dir->scope, name) : NULL;
+	KvcfsClosingFilter filter = {.key = key};
+	if (!key || !kvcfs_is_closing(dir->fs, &filter)) {
+		kvc_object_key_unref(key);
+		return false;
+	}
+	Unlink *unlink = g_new(Unlink, 1);
+	*unlink = (Unlink){kvcfs_inode_ref(dir), g_strdup(name), key};
+	kvcfs_wait_for_commit(dir->fs, req, &filter, unlink_step, unlink);
+	return true;
+}
+
+void
+kvcfs_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
+	if (!unlink_waits(req, dir, name))
+		unlink_now(req, dir, name);
 }
 
 void

@@ -156,6 +156,26 @@ for i in 0 1 2 3; do
 done
 wait_until 20 "all is confirmed" pending_is 0
 absent "${h[0]}"
+
+# Who has closed it has written it before it is removed, though the commit comes after close(2); the first of two writers
+# has made it already, and the kernel knows the name.
+mkdir "$RANK/chain"
+python3 - "$RANK" "$RANK/chain" <<'P' || fail "removed beside the end of a second writer"
+import os, sys, time
+for directory in sys.argv[1:]:
+    names = [f"{directory}/{0xabc000 + i:032x}" for i in range(200)]
+    for name in names:
+        writers = [os.open(name, os.O_WRONLY | os.O_CREAT) for _ in range(2)]
+        for writer in writers:
+            os.write(writer, b"data")
+        os.close(writers[0])
+        os.stat(name)
+        os.close(writers[1])
+        os.unlink(name)
+    time.sleep(0.1)
+    left = [name for name in names if os.path.exists(name)]
+    assert not left, f"{len(left)} of {len(names)} are there again in {directory}"
+P
 stop_fs
 
 # What is no log of ours is named, and left as it is.
