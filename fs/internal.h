@@ -41,6 +41,7 @@
 	X(writes_not_published_killed, "Written files whose writer was ended by a signal")         \
 	X(writes_not_published_cut_off, "Written files whose writer ended while it had threads")   \
 	X(writes_not_published_after_close, "Files written to after the last close of a writer")   \
+	X(writes_not_published_replaced, "Versions that a later close had replaced")               \
 	X(writes_not_published_file_limit, "Files as long as their writer's RLIMIT_FSIZE")         \
 	X(writes_not_published_unflushed, "Written files released without a close")                \
 	X(writes_not_published_empty, "Files under a hash name that were never written to")        \
@@ -136,8 +137,10 @@ typedef struct KvcfsStaging {
 	bool is_overwrite;   /* a committed object of this name was opened for writing */
 	bool is_target_gone; /* its name was removed: nothing will be committed */
 	bool is_declared_complete;
-	bool is_direct;	    /* not passed through: a copy, or made without a reservation */
-	int64_t flushed_ns; /* the last FLUSH by a living writer; 0: none */
+	bool is_direct;	     /* not passed through: a copy, or made without a reservation */
+	int64_t flushed_ns;  /* the last FLUSH by a living writer; 0: none */
+	int64_t named_ns;    /* CREATE under TARGET, or the rename to it */
+	int64_t replaced_ns; /* order (staging.c) of the newest version committed beside it */
 	/* commit-wait.c's: since when it is in Kvcfs.closing; a waiter has given up once. */
 	int64_t closing_ns;
 	int n_releases; /* of writers, that have begun */

@@ -91,6 +91,7 @@ kvcfs_staging_set_name_locked(KvcfsInode *inode, KvcfsInode *dir, const char *na
 	KvcfsStaging *st = inode->staging;
 	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
 	kvcfs_staging_set_target_locked(inode, key);
+	st->named_ns = kvcfs_now_ns();
 	if (dir->kind == KVCFS_PREFIX) {
 		st->prefix = kvcfs_inode_ref_locked(dir);
 		kvcfs_prefix_take_position_locked(dir, key);
@@ -500,6 +501,25 @@ prepare(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcL1Object **object)
 	return kvc_storage_manager_seal_write(fs->sm, *object);
 }
 
+/* When ST became the newest version of its name: with its last close, or a rename after that. */
+static int64_t
+order_of(const KvcfsStaging *st)
+{
+	return MAX(st->flushed_ns, st->named_ns);
+}
+
+/* Versions that were closed before ST was, and commit later, must not replace it. */
+static void
+replace_older_locked(Kvcfs *fs, const KvcfsStaging *st)
+{
+	const GPtrArray *writers = kvcfs_staging_writers_locked(fs, st->target);
+	for (guint i = 0; writers && i < writers->len; i++) {
+		KvcfsStaging *other = ((KvcfsInode *)writers->pdata[i])->staging;
+		if (other) /* not ST's own, that was taken from its inode */
+			other->replaced_ns = MAX(other->replaced_ns, order_of(st));
+	}
+}
+
 /*
  * OBJECT (taken) gets the name that ST has now. Whoever removes, renames or publishes a name holds
  * names as well: so it is no other name's, what it replaces is what has the name at this moment,
@@ -508,13 +528,17 @@ prepare(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcL1Object **object)
 static int
 publish_locked(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcL1Object *object)
 {
-	if (st->is_target_gone) {
-		kvcfs_count(fs, writes_not_published_unlinked);
+	bool is_plain = st->target->space == KVC_SPACE_PLAIN;
+	bool is_replaced = is_plain && order_of(st) < st->replaced_ns;
+	if (st->is_target_gone || is_replaced) {
+		if (st->is_target_gone)
+			kvcfs_count(fs, writes_not_published_unlinked);
+		else
+			kvcfs_count(fs, writes_not_published_replaced);
 		st->object = object; /* given back with ST */
 		return NOT_PUBLISHED;
 	}
 	uint64_t bytes = kvc_l1_object_get_bytes(object);
-	bool is_plain = st->target->space == KVC_SPACE_PLAIN;
 	int rc = kvc_storage_manager_finish_write(
 		fs->sm, object, st->target, is_plain ? KVC_FINISH_REPLACE : KVC_FINISH_FIRST_WINS);
 	if (rc < 0)
@@ -523,6 +547,8 @@ publish_locked(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcL1Object *obje
 		kvcfs_count(fs, writes_duplicate);
 	else
 		kvcfs_count(fs, writes_published);
+	if (is_plain)
+		replace_older_locked(fs, st);
 	kvcfs_attr_settle_locked(inode, st->target);
 	pthread_mutex_lock(&inode->io_lock);
 	/* Readers of the temporary file go on with the object. */
