@@ -9,6 +9,7 @@
 . "$(dirname "$0")/lib.sh"
 
 require_cmd python3
+L1_SIZE=2G # an eighth of it is the largest file
 start_fs
 mkdir "$MNT/plain"
 python3 - "$MNT/plain" <<'P' || fail "an older version has replaced a newer one"
@@ -23,17 +24,17 @@ def content(path):
         return f.read(100)
 
 
-# What has holes takes longer to commit: its memory is filled.
-def open_slow(path):
+# What has holes takes longer to commit: it is given its memory then.
+def open_slow(path, size):
     fd = os.open(path, FLAGS)
     os.pwrite(fd, b"slow", 0)
-    os.pwrite(fd, b"end", 48 << 20)
+    os.pwrite(fd, b"end", size)
     return fd
 
 
 for i in range(8):
     path = f"{directory}/file{i % 2}"
-    slow, quick = open_slow(path), os.open(path, FLAGS)
+    slow, quick = open_slow(path, 200 << 20), os.open(path, FLAGS)
     os.write(quick, b"quick")
     os.close(slow)
     os.close(quick)
@@ -42,7 +43,7 @@ for i in range(8):
     assert content(path) == b"quick", f"{path}: {content(path)[:10]}, later"
 
 # A copy of a descriptor that is closed later counts.
-slow, quick = open_slow(path), os.open(path, FLAGS)
+slow, quick = open_slow(path, 1 << 20), os.open(path, FLAGS)
 copy = os.dup(slow)
 os.close(slow)
 os.write(quick, b"quick")
