@@ -863,6 +863,8 @@ bool kvcfs_dir_names(KvcfsInode *dir, const KvcObjectKey *key);
 /* And is there such an object? */
 bool kvcfs_dir_has_object(KvcfsInode *dir, KvcObjectKey *key);
 bool kvcfs_prefix_shows_keys_file(KvcfsInode *prefix);
+/* Somebody has removed .keys, or made it again: known until the unmount. */
+void kvcfs_prefix_set_keys_file_locked(KvcfsInode *prefix, bool exists);
 /* Thread TID has just made PREFIX: it does not see .keys until it was written, or listed by TID. */
 void kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid);
 bool kvcfs_prefix_hides_keys_file(KvcfsInode *prefix, pid_t tid);

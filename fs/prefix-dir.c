@@ -124,9 +124,15 @@ kvcfs_prefix_rmdir(KvcfsInode *rank, const char *name)
 	bool was_dirty = rc == 0 && prefix->chain->is_dirty;
 	if (was_dirty)
 		prefix->chain->is_dirty = false;
-	pthread_mutex_unlock(&fs->names);
 	if (rc == 0)
+		kvcfs_prefix_set_keys_file_locked(prefix, true);
+	pthread_mutex_unlock(&fs->names);
+	if (rc == 0) {
+		/* The kernel knows; a rename may give the name to another one at once. */
+		kvcfs_notifier_set_own(prefix->key);
 		kvc_storage_manager_delete(fs->sm, prefix->key);
+		kvcfs_notifier_set_own(NULL);
+	}
 	pthread_mutex_unlock(&fs->save_lock);
 	kvc_storage_manager_settle_deletions(fs->sm);
 	kvcfs_inode_unref(prefix, was_dirty ? 2 : 1);
@@ -148,7 +154,9 @@ static int
 move_chain_locked(KvcfsInode *prefix, KvcObjectKey *key, const char *name)
 {
 	Kvcfs *fs = prefix->fs;
+	kvcfs_notifier_set_own(prefix->key);
 	int rc = kvc_storage_manager_rename(fs->sm, prefix->key, key, 0);
+	kvcfs_notifier_set_own(NULL);
 	if (rc == -ENOENT && prefix->chain->is_dirty)
 		rc = 0; /* not stored yet */
 	if (rc < 0)
@@ -339,6 +347,17 @@ kvcfs_prefix_text_len(KvcfsInode *prefix)
 	return len;
 }
 
+void
+kvcfs_prefix_set_keys_file_locked(KvcfsInode *prefix, bool exists)
+{
+	KvcfsChain *chain = prefix->chain;
+	if (chain->is_keys_file_removed && exists)
+		prefix->refs--; /* the caller has one as well */
+	else if (!chain->is_keys_file_removed && !exists)
+		kvcfs_inode_ref_locked(prefix); /* the kernel may forget the directory */
+	chain->is_keys_file_removed = !exists;
+}
+
 bool
 kvcfs_prefix_shows_keys_file(KvcfsInode *prefix)
 {
@@ -398,7 +417,7 @@ replace_chain_locked(KvcfsInode *prefix, const char *text, size_t len, bool remo
 	set_chain_locked(prefix, text, len);
 	prefix->chain->maker = 0;
 	kvcfs_chain_set_loaded_locked(prefix);
-	prefix->chain->is_keys_file_removed = remove_keys_file;
+	kvcfs_prefix_set_keys_file_locked(prefix, !remove_keys_file);
 	cancel_loads_locked(prefix);
 	return kvcfs_prefix_changed_locked(prefix);
 }
@@ -419,7 +438,7 @@ kvcfs_prefix_keys_created(KvcfsInode *prefix)
 {
 	pthread_mutex_lock(&prefix->fs->names);
 	prefix->chain->maker = 0;
-	prefix->chain->is_keys_file_removed = false;
+	kvcfs_prefix_set_keys_file_locked(prefix, true);
 	pthread_mutex_unlock(&prefix->fs->names);
 }
 
@@ -429,7 +448,7 @@ kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t le
 	if (len == 0 || prefix->is_unlinked)
 		return false;
 	kvcfs_chain_append_lines_locked(prefix, text, len);
-	prefix->chain->is_keys_file_removed = false;
+	kvcfs_prefix_set_keys_file_locked(prefix, true);
 	prefix->chain->maker = 0;
 	return kvcfs_prefix_changed_locked(prefix);
 }

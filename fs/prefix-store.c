@@ -347,6 +347,7 @@ remove_locked(KvcfsInode *prefix)
 	Kvcfs *fs = prefix->fs;
 	g_autoptr(GPtrArray) old = kvcfs_chain_keys(prefix->chain);
 	prefix->is_unlinked = true;
+	kvcfs_prefix_set_keys_file_locked(prefix, true);
 	kvcfs_chain_clear_locked(prefix);
 	kvcfs_chain_forget_entries_locked(prefix, old);
 	if (g_hash_table_lookup(fs->prefixes, prefix->key) == prefix)

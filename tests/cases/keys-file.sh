@@ -145,6 +145,13 @@ assert_same "$WORK/both" "$prefix/.keys"
 rm "$prefix/.keys"
 expect_errno ENOENT stat "$prefix/.keys"
 expect_output "" ls -UA "$prefix"
+# Also under the name of another, whose .keys was known.
+mkdir "$RANK/other"
+expect_output .keys ls -UA "$RANK/other"
+mv -T "$prefix" "$RANK/other"
+sleep 0.2
+expect_output "" ls -UA "$RANK/other"
+mv "$RANK/other" "$prefix"
 restart_fs
 expect_output "" ls -U "$prefix"
 cat "$WORK/short" >"$prefix/.keys"
