@@ -112,7 +112,7 @@ run_units() {
 			failed+=("${name#"$prefix"}")
 			;;
 		esac
-	done < <(PYTHONUNBUFFERED=1 sanitized "$kind" '' meson test -C "$dir" --no-rebuild --num-processes $((jobs * 2)) "$@" 2>&1 |
+	done < <(PYTHONUNBUFFERED=1 sanitized "$kind" '' meson test -C "$dir" --no-rebuild --num-processes $((jobs * 3)) "$@" 2>&1 |
 		tee "$log")
 	((n_seen > 0)) || report FAIL "${prefix}any" 0 "$log"
 	for name in ${failed[@]+"${failed[@]}"}; do
