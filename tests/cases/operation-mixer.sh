@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Random calls of several processes are answered as a model in memory says, and after a restart files, objects and
-# prefix directories are those of the model. The same seed makes the same calls.
+# prefix directories are those of the model. The same seed makes the same calls. (Two minutes; half a one where it is not
+# the plain build and mode.)
 #
-# soak
 # parallel
+# timeout: 400
 
 . "$(dirname "$0")/lib.sh"
 
 require_cmd python3
 L1_SIZE=256M # less than what the files take: some are loaded again
-seconds=${MIXER_SECONDS:-30}
+seconds=30
+[[ ${KVC_TEST_MODE:-plain} != plain ]] || seconds=${MIXER_SECONDS:-120}
 mixer=$SRC/tests/clients/operation-mixer.py
 read -ra options <<<"--seed $SEED --seconds $seconds ${MIXER_OPTIONS:-}"
 [[ $EXPECTED_IO_MODE == direct ]] || options+=(--passthrough)
