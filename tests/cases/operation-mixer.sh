@@ -8,7 +8,7 @@
 # parallel
 # timeout: 400
 
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 require_cmd python3
 L1_SIZE=256M # less than what the files take: some are loaded again
