@@ -110,6 +110,13 @@ typedef struct KvcfsCaller {
 	uint64_t thread_start, process_start;
 } KvcfsCaller;
 
+/* Somebody has flushed what is one of these; its RELEASE is to come (commit-wait.c). */
+typedef struct KvcfsClosing {
+	struct KvcfsStaging *staging; /* its RELEASE would commit it */
+	struct KvcfsHandle *keys;     /* KEYS_WRITE: its RELEASE would replace the chain */
+	int64_t since_ns;	      /* when it last came to be in Kvcfs.closing; 0: never */
+} KvcfsClosing;
+
 /* A file that is being written, or a temporary one. Protected by names. */
 typedef struct KvcfsStaging {
 	/*
@@ -138,11 +145,10 @@ typedef struct KvcfsStaging {
 	bool is_declared_complete;
 	bool is_direct;	    /* not passed through: a copy, or made without a reservation */
 	int64_t flushed_ns; /* the last FLUSH by a living writer; 0: none */
-	/* commit-wait.c's: since when it is in Kvcfs.closing; a waiter has given up once. */
-	int64_t closing_ns;
+	KvcfsClosing closing;
 	int n_releases; /* of writers, that have begun */
 	bool is_committing;
-	bool is_given_up;
+	bool is_given_up; /* a waiter has done so once */
 	/* Of its reservation (reservation.c): what is a guess (0: nothing), what of that is not
 	 * charged any more; the most that was asked for. */
 	uint64_t guess_bytes, returned_bytes, asked_bytes;
@@ -248,7 +254,7 @@ struct Kvcfs {
 	GHashTable *objects;	 /* key -> OBJECT inode (not owned) */
 	GHashTable *renounced;	 /* set of OBJECT inodes that the kernel may have, not in objects */
 	GHashTable *prefixes;	 /* key -> PREFIX inode (not owned) */
-	GHashTable *closing;	 /* set of KvcfsStaging: flushed, RELEASE or commit to come */
+	GHashTable *closing;	 /* set of KvcfsClosing: flushed, RELEASE or commit to come */
 	GHashTable *writing;	 /* key -> GPtrArray of stagings' inodes (not owned) */
 	GHashTable *guesses;	 /* set of KvcfsStaging: those with a guess (reservation.c) */
 	uint64_t guessed_bytes;	 /* of those, and of requests about to make one */
@@ -261,7 +267,6 @@ struct Kvcfs {
 	bool is_sweep_armed;	 /* a timer will look at the redirects */
 	GPtrArray *held_dirs;	 /* of KvcfsHandle: opendirs whose loads have not begun */
 	GPtrArray *open_prefixes; /* of KvcfsHandle: all open prefix directories */
-	GHashTable *closing_keys; /* set of KvcfsHandle: a RELEASE would replace the chain */
 	bool is_save_armed;	  /* a timer will save the changed chains */
 	uint64_t scopes_seen;	  /* scopes_version of the last sync */
 	uint64_t next_ino;
@@ -444,13 +449,12 @@ void kvcfs_listing_renew(KvcfsInode *dir,
 
 /* ---- commit-wait.c: names whose writer has closed -------------------------------------------- */
 
-/* A writer of ST has flushed; the RELEASE, the commit or the end of ST is its end. */
-void kvcfs_closing_begin_locked(Kvcfs *fs, KvcfsStaging *st);
-void kvcfs_closing_end_locked(Kvcfs *fs, KvcfsStaging *st);
-/* KEYS, a KEYS_WRITE that replaces the chain, has flushed; a write or the RELEASE is the end. */
-struct KvcfsHandle;
-void kvcfs_closing_keys_begin_locked(struct KvcfsHandle *keys);
-void kvcfs_closing_keys_end_locked(struct KvcfsHandle *keys);
+/*
+ * A writer has flushed. The end is, of a staging, its RELEASE, its commit or its own end; of a
+ * handle that replaces a chain its RELEASE or another write.
+ */
+void kvcfs_closing_begin_locked(Kvcfs *fs, KvcfsClosing *closing);
+void kvcfs_closing_end_locked(Kvcfs *fs, KvcfsClosing *closing);
 
 /* The plain file KEY has a new version. Was that within the last second? */
 void kvcfs_note_published_locked(Kvcfs *fs, const KvcObjectKey *key);
@@ -722,7 +726,7 @@ typedef struct KvcfsHandle {
 	uint64_t write_offset; /* KEYS_WRITE: where the next write must be, unless O_APPEND */
 	bool is_replacing;     /* KEYS_WRITE: by O_TRUNC or ftruncate, by the last close */
 	bool has_failed;       /* KEYS_WRITE: a write was refused, or a writer killed */
-	int64_t closing_ns;    /* KEYS_WRITE: the last FLUSH that was waited for; 0: none */
+	KvcfsClosing closing;  /* KEYS_WRITE */
 	/* DIR of a DIR: its children. */
 	GPtrArray *children;
 	/* PREFIX_DIR: the chain when it was opened, how much of it exists, and who holds it. */
