@@ -864,8 +864,10 @@ bool kvcfs_dir_names(KvcfsInode *dir, const KvcObjectKey *key);
 /* And is there such an object? */
 bool kvcfs_dir_has_object(KvcfsInode *dir, KvcObjectKey *key);
 bool kvcfs_prefix_shows_keys_file(KvcfsInode *prefix);
-/* Thread TID has just made PREFIX: it does not see .keys until it was written, or listed by TID. */
-void kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid);
+/* Thread TID, which began at START, has just made PREFIX: it does not see .keys until it was
+ * written, or listed by TID. */
+void kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid, uint64_t start);
+/* Is TID that thread? Takes names. */
 bool kvcfs_prefix_hides_keys_file(KvcfsInode *prefix, pid_t tid);
 void kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid);
 void kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file);

@@ -552,6 +552,8 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 		fuse_reply_err(req, -rc);
 		return;
 	}
+	pid_t tid = fuse_req_ctx(req)->pid;
+	uint64_t start = inode->kind == KVCFS_PREFIX ? kvcfs_writer_start(tid) : 0;
 	if (inode->kind == KVCFS_PREFIX) /* its chain carries them */
 		kvcfs_attr_set(inode, &owner, FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID);
 	pthread_mutex_lock(&dir->fs->names);
@@ -559,7 +561,7 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	inode->gid = owner.st_gid;
 	kvcfs_dir_changed_locked(dir);
 	if (inode->kind == KVCFS_PREFIX)
-		kvcfs_prefix_set_maker_locked(inode, fuse_req_ctx(req)->pid);
+		kvcfs_prefix_set_maker_locked(inode, tid, start);
 	if (dir->kind == KVCFS_DIR)
 		kvcfs_tree_remember_locked(inode);
 	pthread_mutex_unlock(&dir->fs->names);

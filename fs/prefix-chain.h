@@ -22,7 +22,10 @@ struct KvcfsChain {
 	bool is_dirty;	   /* to be saved; holds a reference on the inode */
 	bool is_saving;
 	bool is_keys_file_removed;
-	pid_t maker; /* the thread that does not see .keys yet, see prefix-dir.c; 0: none */
+	/* The thread that does not see .keys yet, see prefix-dir.c; 0: none. Its number comes
+	 * again, but not with the same start (kvcfs_writer_start). */
+	pid_t maker;
+	uint64_t maker_start;
 	GPtrArray *load_waiters; /* of KvcfsPending, or NULL */
 	KvcfsInode *keys_inode;	 /* not owned */
 	int64_t mtime_ns;	 /* of .keys */

@@ -354,9 +354,10 @@ kvcfs_prefix_shows_keys_file(KvcfsInode *prefix)
  * sees none, until it was written or that thread has listed the directory. Everybody else does.
  */
 void
-kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid)
+kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid, uint64_t start)
 {
 	prefix->chain->maker = tid;
+	prefix->chain->maker_start = start;
 }
 
 bool
@@ -364,8 +365,9 @@ kvcfs_prefix_hides_keys_file(KvcfsInode *prefix, pid_t tid)
 {
 	pthread_mutex_lock(&prefix->fs->names);
 	bool hides = tid != 0 && prefix->chain->maker == tid;
+	uint64_t start = prefix->chain->maker_start;
 	pthread_mutex_unlock(&prefix->fs->names);
-	return hides;
+	return hides && kvcfs_writer_start(tid) == start;
 }
 
 void
