@@ -131,7 +131,7 @@ kvcfs_new(const KvcfsConfig *config, KvcStorageManagerConfig *engine, GError **e
 	pthread_mutex_init(&fs->save_lock, NULL);
 	make_tables(fs);
 	make_fixed_inodes(fs);
-	fs->pendings = kvcfs_pendings_new();
+	fs->pendings = kvcfs_pendings_new(&fs->stats[KVCFS_STAT_interrupted]);
 	fs->notifier = kvcfs_notifier_new(fs);
 	engine->key_lost = on_key_lost;
 	engine->scope_known = on_scope_known;
