@@ -9,7 +9,8 @@
  * chain is written at a time), Kvcfs.names (the tree, the tables, reference counts, chains,
  * stagings), then an inode's io_lock (its opens and its backing id). The last two are held for
  * short work in memory only; engine functions that never block may be called under them, since the
- * engine's callbacks take neither (they only post to the notifier). Nothing is answered under a
+ * engine's listeners take neither (they only post to the notifier; what says that a prefetch, a
+ * flush or a listing has ended is called without locks). Nothing is answered under a
  * lock, and nothing is waited for but room in L1 under the first two.
  */
 
@@ -56,6 +57,7 @@
 	X(lookups_waited_commit, "Lookups that waited for a closed writer's commit")               \
 	X(lookups_waited_commit_in_vain, "Of these, those that saw none: the descriptor lives on") \
 	X(opens_waited_commit, "Opens that waited for a closed writer's commit")                   \
+	X(changes_waited_commit, "Unlinks and renames that waited for a closed writer")            \
 	X(lookups_asked_l2, "Lookups of unknown names asked of L2")                                \
 	X(lookups_timed_out, "Of these, those answered ENOENT before L2 did")                      \
 	X(checks, "Plain files and chains looked up in a shared L2 again, after --coherence")      \
