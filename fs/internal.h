@@ -848,7 +848,7 @@ bool kvcfs_prefix_has_locked(KvcfsInode *prefix, const KvcObjectKey *key);
 /* A writer takes the next position, or joins one; later it commits or gives it up. */
 void kvcfs_prefix_take_position_locked(KvcfsInode *prefix, KvcObjectKey *key);
 void kvcfs_prefix_settle_position(KvcfsInode *prefix, KvcObjectKey *key, bool committed);
-/* Appends the object KEY: 0, -EEXIST or -ENOENT (the directory is gone). In link.c. */
+/* Appends the object KEY: 0, -EEXIST, -ENOSPC or -ENOENT (the directory is gone). In link.c. */
 int kvcfs_prefix_link(KvcfsInode *prefix, KvcObjectKey *key);
 /* unlink(2) of an entry: 0 or -ENOENT. */
 int kvcfs_prefix_unlink(KvcfsInode *prefix, const char *name);
@@ -880,6 +880,8 @@ void kvcfs_prefix_keys_created(KvcfsInode *prefix);
 bool kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len);
 /* A chain longer than this is refused (a line is at most 129 bytes). */
 #define KVCFS_CHAIN_MAX_BYTES (64u << 20)
+/* May DIR get another entry? All but a PREFIX with such a chain. */
+bool kvcfs_dir_has_room_locked(const KvcfsInode *dir);
 /* Replaces the chain by LINES as a whole, in one step: 0, -EINVAL or -ENOENT. */
 int kvcfs_prefix_replace(KvcfsInode *prefix, const char *text, size_t len);
 /* The same for lines that have been checked. true: the save timer has to be armed. */

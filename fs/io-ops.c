@@ -178,6 +178,12 @@ write_keys_locked(KvcfsHandle *handle,
 		handle->has_failed = true;
 		return -EINVAL;
 	}
+	if (!handle->is_replacing &&
+	    !kvcfs_chain_has_room(handle->inode->parent->chain, complete)) {
+		g_string_truncate(text, old_len);
+		handle->has_failed = true;
+		return -EFBIG;
+	}
 	if (!handle->is_replacing && complete > 0) {
 		*must_arm = kvcfs_prefix_append_lines_locked(handle->inode->parent, text->str,
 							     complete);

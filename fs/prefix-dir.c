@@ -328,7 +328,7 @@ size_t
 kvcfs_prefix_text_len(KvcfsInode *prefix)
 {
 	pthread_mutex_lock(&prefix->fs->names);
-	size_t len = kvcfs_chain_text_len(prefix->chain);
+	size_t len = prefix->chain->text_bytes;
 	KvcObjectInfo info;
 	/* Not loaded yet: the stored chain is its text, and what was appended since comes on top.
 	 */
@@ -337,6 +337,13 @@ kvcfs_prefix_text_len(KvcfsInode *prefix)
 		len += info.bytes;
 	pthread_mutex_unlock(&prefix->fs->names);
 	return len;
+}
+
+bool
+kvcfs_dir_has_room_locked(const KvcfsInode *dir)
+{
+	return dir->kind != KVCFS_PREFIX ||
+	       kvcfs_chain_has_room(dir->chain, 2 * KVC_CHUNK_HASH_MAX_BYTES + 1);
 }
 
 bool

@@ -204,6 +204,8 @@ kvcfs_staging_create(KvcfsInode *dir,
 		rc = -ENOENT;
 	else if ((flags & O_EXCL) && is_taken_locked(dir, name))
 		rc = -EEXIST;
+	else if (!is_temporary && !kvcfs_dir_has_room_locked(dir))
+		rc = -ENOSPC;
 	else if (is_temporary && !(flags & O_TRUNC))
 		joined = kvcfs_temp_lookup_locked(dir, name);
 	if (joined) {

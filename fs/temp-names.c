@@ -187,6 +187,8 @@ rename_to_object(KvcfsInode *dir,
 		rc = -ENOENT;
 	else if ((flags & RENAME_NOREPLACE) && is_taken_locked(new_dir, key))
 		rc = -EEXIST;
+	else if (!kvcfs_dir_has_room_locked(new_dir))
+		rc = -ENOSPC;
 	else
 		rc = kvcfs_write_proof_damage(fs, inode->staging, NULL);
 	if (rc == 0) {
