@@ -118,6 +118,27 @@ kvc_eventfd_drain(int fd)
 		;
 }
 
+static int64_t
+clock_ns(clockid_t clock)
+{
+	struct timespec now;
+
+	clock_gettime(clock, &now);
+	return now.tv_sec * KVC_SEC_NS + now.tv_nsec;
+}
+
+int64_t
+kvc_now_ns(void)
+{
+	return clock_ns(CLOCK_MONOTONIC);
+}
+
+int64_t
+kvc_wall_ns(void)
+{
+	return clock_ns(CLOCK_REALTIME);
+}
+
 static void
 list_init(TransferList *list)
 {

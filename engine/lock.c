@@ -278,24 +278,3 @@ kvc_cond_wait_until(pthread_cond_t *cond, KvcMutex *mutex, int64_t deadline_ns)
 		return pthread_cond_wait(cond, &mutex->mutex);
 	return pthread_cond_timedwait(cond, &mutex->mutex, &deadline);
 }
-
-static int64_t
-clock_ns(clockid_t clock)
-{
-	struct timespec now;
-
-	clock_gettime(clock, &now);
-	return now.tv_sec * KVC_SEC_NS + now.tv_nsec;
-}
-
-int64_t
-kvc_now_ns(void)
-{
-	return clock_ns(CLOCK_MONOTONIC);
-}
-
-int64_t
-kvc_wall_ns(void)
-{
-	return clock_ns(CLOCK_REALTIME);
-}

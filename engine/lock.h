@@ -8,6 +8,8 @@
  * except the listeners of the L1Manager (invariant 6 of the specification).
  */
 
+#include "kvcache/io.h" /* the clock of the deadlines */
+
 #include <pthread.h>
 #include <stdint.h>
 
@@ -93,12 +95,5 @@ kvc_listener_forbid(const char *function)
  * Debug builds abort if it does.
  */
 void kvc_lock_assert_none_held(const char *what);
-
-/* CLOCK_MONOTONIC and CLOCK_REALTIME in nanoseconds. */
-int64_t kvc_now_ns(void);
-int64_t kvc_wall_ns(void);
-
-#define KVC_MSEC_NS INT64_C(1000000)
-#define KVC_SEC_NS INT64_C(1000000000)
 
 #endif

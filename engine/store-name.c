@@ -10,9 +10,8 @@
 
 #include <string.h>
 
+/* How our own begin. */
 #define OWN "kvcfs:"
-#define PLAIN OWN "1:"
-#define PREFIX OWN "2:"
 
 static char *
 format_chunk(const KvcObjectKey *key)
@@ -38,11 +37,11 @@ kvc_store_name_format(const KvcObjectKey *key)
 		return format_chunk(key);
 	name = g_strndup((const char *)key->chunk_hash, key->chunk_hash_len);
 	if (key->space == KVC_SPACE_PLAIN)
-		return g_strconcat(PLAIN, scope->model_name, *scope->model_name ? "/" : "", name,
-				   NULL);
+		return g_strconcat(KVC_STORE_NAME_PLAIN, scope->model_name,
+				   *scope->model_name ? "/" : "", name, NULL);
 	model = kvc_model_path_format(scope);
 	rank = kvc_rank_format(scope);
-	return g_strconcat(PREFIX, model, "/", rank, "/", name, NULL);
+	return g_strconcat(KVC_STORE_NAME_PREFIX, model, "/", rank, "/", name, NULL);
 }
 
 static KvcObjectKey *
@@ -103,10 +102,10 @@ kvc_store_name_parse(const char *name)
 	g_autoptr(KvcObjectKey) key = NULL;
 	g_autofree char *canonical = NULL;
 
-	if (g_str_has_prefix(name, PLAIN))
-		key = parse_plain(name + strlen(PLAIN));
-	else if (g_str_has_prefix(name, PREFIX))
-		key = parse_prefix(name + strlen(PREFIX));
+	if (g_str_has_prefix(name, KVC_STORE_NAME_PLAIN))
+		key = parse_plain(name + strlen(KVC_STORE_NAME_PLAIN));
+	else if (g_str_has_prefix(name, KVC_STORE_NAME_PREFIX))
+		key = parse_prefix(name + strlen(KVC_STORE_NAME_PREFIX));
 	else
 		key = parse_chunk(name);
 	if (!key)

@@ -9,30 +9,16 @@
 #include "fs/internal.h"
 
 void
-kvcfs_closing_begin_locked(Kvcfs *fs, KvcfsStaging *st)
+kvcfs_closing_begin_locked(Kvcfs *fs, KvcfsClosing *closing)
 {
-	if (!g_hash_table_add(fs->closing, st))
-		return;
-	st->closing_ns = kvcfs_now_ns();
+	if (g_hash_table_add(fs->closing, closing))
+		closing->since_ns = kvcfs_now_ns();
 }
 
 void
-kvcfs_closing_end_locked(Kvcfs *fs, KvcfsStaging *st)
+kvcfs_closing_end_locked(Kvcfs *fs, KvcfsClosing *closing)
 {
-	g_hash_table_remove(fs->closing, st);
-}
-
-void
-kvcfs_closing_keys_begin_locked(KvcfsHandle *keys)
-{
-	if (g_hash_table_add(keys->inode->fs->closing_keys, keys))
-		keys->closing_ns = kvcfs_now_ns();
-}
-
-void
-kvcfs_closing_keys_end_locked(KvcfsHandle *keys)
-{
-	g_hash_table_remove(keys->inode->fs->closing_keys, keys);
+	g_hash_table_remove(fs->closing, closing);
 }
 
 /* ---- Plain files that are written again and again ------------------------------------------- */
@@ -94,7 +80,7 @@ typedef struct CommitWait {
 } CommitWait;
 
 static bool
-is_asked_for(const KvcfsClosingFilter *filter, const KvcfsStaging *st)
+is_staging_asked_for(const KvcfsClosingFilter *filter, const KvcfsStaging *st)
 {
 	if (filter->dir) {
 		const KvcfsInode *inode = kvcfs_temp_lookup_locked(filter->dir, filter->name);
@@ -118,48 +104,44 @@ is_chain_asked_for(const KvcfsClosingFilter *filter, const KvcfsHandle *keys)
 	return !filter->dir && !filter->key && !filter->scope;
 }
 
-/* As below, of .keys. */
-static unsigned
-count_closing_keys_locked(Kvcfs *fs,
-			  const KvcfsClosingFilter *filter,
-			  int64_t since_ns,
-			  bool gives_up)
+static bool
+is_asked_for(const KvcfsClosingFilter *filter, const KvcfsClosing *closing)
 {
-	unsigned n = 0;
-	GHashTableIter iter;
-	KvcfsHandle *keys;
-	g_hash_table_iter_init(&iter, fs->closing_keys);
-	while (g_hash_table_iter_next(&iter, (void **)&keys, NULL)) {
-		if (keys->closing_ns > since_ns || !is_chain_asked_for(filter, keys))
-			continue;
-		if (gives_up)
-			g_hash_table_iter_remove(&iter);
-		else
-			n++;
-	}
-	return n;
+	return closing->staging ? is_staging_asked_for(filter, closing->staging)
+				: is_chain_asked_for(filter, closing->keys);
+}
+
+/* true: nobody waits any more. What is committing is waited for as long as it takes. */
+static bool
+gives_up_on(KvcfsClosing *closing)
+{
+	KvcfsStaging *st = closing->staging;
+	if (!st)
+		return true;
+	if (st->is_committing || st->n_releases > 0)
+		return false;
+	st->is_given_up = true;
+	return true;
 }
 
 /*
- * Whose RELEASE or commit, of those that had flushed at SINCE_NS, is to come. Those that are not
- * committing yet are given up where GIVES_UP: their descriptor lives on.
+ * How many of those that had flushed at SINCE_NS have their RELEASE or commit to come. Where
+ * GIVES_UP, those that can be given up are not waited for any more.
  */
 static unsigned
 count_closing_locked(Kvcfs *fs, const KvcfsClosingFilter *filter, int64_t since_ns, bool gives_up)
 {
-	unsigned n = count_closing_keys_locked(fs, filter, since_ns, gives_up);
+	unsigned n = 0;
 	GHashTableIter iter;
-	KvcfsStaging *st;
+	KvcfsClosing *closing;
 	g_hash_table_iter_init(&iter, fs->closing);
-	while (g_hash_table_iter_next(&iter, (void **)&st, NULL)) {
-		if (st->closing_ns > since_ns || !is_asked_for(filter, st))
+	while (g_hash_table_iter_next(&iter, (void **)&closing, NULL)) {
+		if (closing->since_ns > since_ns || !is_asked_for(filter, closing))
 			continue;
-		if (gives_up && !st->is_committing && st->n_releases == 0) {
-			st->is_given_up = true;
+		if (gives_up && gives_up_on(closing))
 			g_hash_table_iter_remove(&iter);
-		} else {
+		else
 			n++;
-		}
 	}
 	return n;
 }

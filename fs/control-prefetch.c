@@ -51,7 +51,6 @@ answer_warm(fuse_req_t req, KvcfsWake why, void *user)
 	Warm *warm = user;
 	if (why == KVCFS_WAKE_INTERRUPT) {
 		__atomic_store_n(&warm->is_cancelled, true, __ATOMIC_RELEASE);
-		kvcfs_count(warm->fs, interrupted);
 		fuse_reply_err(req, EINTR);
 	} else if (__atomic_load_n(&warm->has_failed, __ATOMIC_ACQUIRE)) {
 		fuse_reply_err(req, EIO);

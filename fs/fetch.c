@@ -29,8 +29,6 @@ static void
 answer_fetch(fuse_req_t req, KvcfsWake why, void *user)
 {
 	KvcfsFetch *fetch = user;
-	if (why == KVCFS_WAKE_INTERRUPT)
-		kvcfs_count(fetch->fs, interrupted);
 	/* Who keeps it may drop it before we are back here. */
 	__atomic_fetch_add(&fetch->refs, 1, __ATOMIC_RELAXED);
 	if (!fetch->answer(req, why, fetch, fetch->user))

@@ -481,7 +481,7 @@ open_staging_file(fuse_req_t req, KvcfsInode *inode, bool is_write, struct fuse_
 	fi->noflush = !is_write;
 	if (handle->fd >= 0 && reply_open(req, handle, handle->fd, is_direct, fi))
 		return;
-	fuse_reply_err(req, handle->fd >= 0 ? ESTALE : handle->fd == -EMFILE ? EMFILE : ENOENT);
+	fuse_reply_err(req, handle->fd >= 0 ? ESTALE : -handle->fd);
 	kvcfs_handle_release(handle);
 }
 
@@ -553,8 +553,7 @@ after_chain(fuse_req_t req, KvcfsWake why, void *user)
 		fuse_reply_err(req, EIO); /* not in time: an empty answer would be a lie */
 	else
 		open_loaded_keys(req, wait->inode, &wait->fi);
-	kvcfs_inode_unref(wait->inode, 1);
-	g_free(wait);
+	open_wait_free(wait);
 }
 
 static void
@@ -579,8 +578,7 @@ after_chain_check(fuse_req_t req, KvcfsWake why, void *user)
 		fuse_reply_err(req, ENOENT);
 	else
 		load_and_open_keys(req, wait->inode, &wait->fi);
-	kvcfs_inode_unref(wait->inode, 1);
-	g_free(wait);
+	open_wait_free(wait);
 }
 
 static void

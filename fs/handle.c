@@ -15,6 +15,7 @@ kvcfs_handle_new(KvcfsHandleKind kind, KvcfsInode *inode)
 	KvcfsHandle *handle = g_new0(KvcfsHandle, 1);
 	handle->kind = kind;
 	handle->fd = -1;
+	handle->closing.keys = kind == KVCFS_HANDLE_KEYS_WRITE ? handle : NULL;
 	pthread_mutex_lock(&inode->fs->names);
 	handle->inode = kvcfs_inode_ref_locked(inode);
 	g_hash_table_add(inode->fs->handles, handle);

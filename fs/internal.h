@@ -9,7 +9,8 @@
  * chain is written at a time), Kvcfs.names (the tree, the tables, reference counts, chains,
  * stagings), then an inode's io_lock (its opens and its backing id). The last two are held for
  * short work in memory only; engine functions that never block may be called under them, since the
- * engine's callbacks take neither (they only post to the notifier). Nothing is answered under a
+ * engine's listeners take neither (they only post to the notifier; what says that a prefetch, a
+ * flush or a listing has ended is called without locks). Nothing is answered under a
  * lock, and nothing is waited for but room in L1 under the first two.
  */
 
@@ -57,6 +58,7 @@
 	X(lookups_waited_commit, "Lookups that waited for a closed writer's commit")               \
 	X(lookups_waited_commit_in_vain, "Of these, those that saw none: the descriptor lives on") \
 	X(opens_waited_commit, "Opens that waited for a closed writer's commit")                   \
+	X(changes_waited_commit, "Unlinks and renames that waited for a closed writer")            \
 	X(lookups_asked_l2, "Lookups of unknown names asked of L2")                                \
 	X(lookups_timed_out, "Of these, those answered ENOENT before L2 did")                      \
 	X(checks, "Plain files and chains looked up in a shared L2 again, after --coherence")      \
@@ -111,6 +113,13 @@ typedef struct KvcfsCaller {
 	uint64_t thread_start, process_start;
 } KvcfsCaller;
 
+/* Somebody has flushed what is one of these; its RELEASE is to come (commit-wait.c). */
+typedef struct KvcfsClosing {
+	struct KvcfsStaging *staging; /* its RELEASE would commit it */
+	struct KvcfsHandle *keys;     /* KEYS_WRITE: its RELEASE would replace the chain */
+	int64_t since_ns;	      /* when it last came to be in Kvcfs.closing; 0: never */
+} KvcfsClosing;
+
 /* A file that is being written, or a temporary one. Protected by names. */
 typedef struct KvcfsStaging {
 	/*
@@ -141,11 +150,10 @@ typedef struct KvcfsStaging {
 	int64_t flushed_ns;  /* the last FLUSH by a living writer; 0: none */
 	int64_t named_ns;    /* CREATE under TARGET, or the rename to it */
 	int64_t replaced_ns; /* order (staging.c) of the newest version committed beside it */
-	/* commit-wait.c's: since when it is in Kvcfs.closing; a waiter has given up once. */
-	int64_t closing_ns;
+	KvcfsClosing closing;
 	int n_releases; /* of writers, that have begun */
 	bool is_committing;
-	bool is_given_up;
+	bool is_given_up; /* a waiter has done so once */
 	/* Of its reservation (reservation.c): what is a guess (0: nothing), what of that is not
 	 * charged any more; the most that was asked for. */
 	uint64_t guess_bytes, returned_bytes, asked_bytes;
@@ -251,7 +259,7 @@ struct Kvcfs {
 	GHashTable *objects;	 /* key -> OBJECT inode (not owned) */
 	GHashTable *renounced;	 /* set of OBJECT inodes that the kernel may have, not in objects */
 	GHashTable *prefixes;	 /* key -> PREFIX inode (not owned) */
-	GHashTable *closing;	 /* set of KvcfsStaging: flushed, RELEASE or commit to come */
+	GHashTable *closing;	 /* set of KvcfsClosing: flushed, RELEASE or commit to come */
 	GHashTable *writing;	 /* key -> GPtrArray of stagings' inodes (not owned) */
 	GHashTable *guesses;	 /* set of KvcfsStaging: those with a guess (reservation.c) */
 	uint64_t guessed_bytes;	 /* of those, and of requests about to make one */
@@ -264,7 +272,6 @@ struct Kvcfs {
 	bool is_sweep_armed;	 /* a timer will look at the redirects */
 	GPtrArray *held_dirs;	 /* of KvcfsHandle: opendirs whose loads have not begun */
 	GPtrArray *open_prefixes; /* of KvcfsHandle: all open prefix directories */
-	GHashTable *closing_keys; /* set of KvcfsHandle: a RELEASE would replace the chain */
 	bool is_save_armed;	  /* a timer will save the changed chains */
 	uint64_t scopes_seen;	  /* scopes_version of the last sync */
 	uint64_t next_ino;
@@ -447,13 +454,12 @@ void kvcfs_listing_renew(KvcfsInode *dir,
 
 /* ---- commit-wait.c: names whose writer has closed -------------------------------------------- */
 
-/* A writer of ST has flushed; the RELEASE, the commit or the end of ST is its end. */
-void kvcfs_closing_begin_locked(Kvcfs *fs, KvcfsStaging *st);
-void kvcfs_closing_end_locked(Kvcfs *fs, KvcfsStaging *st);
-/* KEYS, a KEYS_WRITE that replaces the chain, has flushed; a write or the RELEASE is the end. */
-struct KvcfsHandle;
-void kvcfs_closing_keys_begin_locked(struct KvcfsHandle *keys);
-void kvcfs_closing_keys_end_locked(struct KvcfsHandle *keys);
+/*
+ * A writer has flushed. The end is, of a staging, its RELEASE, its commit or its own end; of a
+ * handle that replaces a chain its RELEASE or another write.
+ */
+void kvcfs_closing_begin_locked(Kvcfs *fs, KvcfsClosing *closing);
+void kvcfs_closing_end_locked(Kvcfs *fs, KvcfsClosing *closing);
 
 /* The plain file KEY has a new version. Was that within the last second? */
 void kvcfs_note_published_locked(Kvcfs *fs, const KvcObjectKey *key);
@@ -725,7 +731,7 @@ typedef struct KvcfsHandle {
 	uint64_t write_offset; /* KEYS_WRITE: where the next write must be, unless O_APPEND */
 	bool is_replacing;     /* KEYS_WRITE: by O_TRUNC or ftruncate, by the last close */
 	bool has_failed;       /* KEYS_WRITE: a write was refused, or a writer killed */
-	int64_t closing_ns;    /* KEYS_WRITE: the last FLUSH that was waited for; 0: none */
+	KvcfsClosing closing;  /* KEYS_WRITE */
 	/* DIR of a DIR: its children. */
 	GPtrArray *children;
 	/* PREFIX_DIR: the chain when it was opened, how much of it exists, and who holds it. */
@@ -845,7 +851,7 @@ bool kvcfs_prefix_has_locked(KvcfsInode *prefix, const KvcObjectKey *key);
 /* A writer takes the next position, or joins one; later it commits or gives it up. */
 void kvcfs_prefix_take_position_locked(KvcfsInode *prefix, KvcObjectKey *key);
 void kvcfs_prefix_settle_position(KvcfsInode *prefix, KvcObjectKey *key, bool committed);
-/* Appends the object KEY: 0, -EEXIST or -ENOENT (the directory is gone). In link.c. */
+/* Appends the object KEY: 0, -EEXIST, -ENOSPC or -ENOENT (the directory is gone). In link.c. */
 int kvcfs_prefix_link(KvcfsInode *prefix, KvcObjectKey *key);
 /* unlink(2) of an entry: 0 or -ENOENT. */
 int kvcfs_prefix_unlink(KvcfsInode *prefix, const char *name);
@@ -865,8 +871,10 @@ bool kvcfs_dir_has_object(KvcfsInode *dir, KvcObjectKey *key);
 bool kvcfs_prefix_shows_keys_file(KvcfsInode *prefix);
 /* Somebody has removed .keys, or made it again: known until the unmount. */
 void kvcfs_prefix_set_keys_file_locked(KvcfsInode *prefix, bool exists);
-/* Thread TID has just made PREFIX: it does not see .keys until it was written, or listed by TID. */
-void kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid);
+/* Thread TID, which began at START, has just made PREFIX: it does not see .keys until it was
+ * written, or listed by TID. */
+void kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid, uint64_t start);
+/* Is TID that thread? Takes names. */
 bool kvcfs_prefix_hides_keys_file(KvcfsInode *prefix, pid_t tid);
 void kvcfs_prefix_was_listed(KvcfsInode *prefix, pid_t tid);
 void kvcfs_prefix_clear(KvcfsInode *prefix, bool remove_keys_file);
@@ -877,6 +885,8 @@ void kvcfs_prefix_keys_created(KvcfsInode *prefix);
 bool kvcfs_prefix_append_lines_locked(KvcfsInode *prefix, const char *text, size_t len);
 /* A chain longer than this is refused (a line is at most 129 bytes). */
 #define KVCFS_CHAIN_MAX_BYTES (64u << 20)
+/* May DIR get another entry? All but a PREFIX with such a chain. */
+bool kvcfs_dir_has_room_locked(const KvcfsInode *dir);
 /* Replaces the chain by LINES as a whole, in one step: 0, -EINVAL or -ENOENT. */
 int kvcfs_prefix_replace(KvcfsInode *prefix, const char *text, size_t len);
 /* The same for lines that have been checked. true: the save timer has to be armed. */

@@ -157,7 +157,7 @@ write_keys_locked(KvcfsHandle *handle,
 		  bool *must_arm)
 {
 	GString *text = handle->text;
-	kvcfs_closing_keys_end_locked(handle);
+	kvcfs_closing_end_locked(handle->inode->fs, &handle->closing);
 	if (!is_append && (uint64_t)off != handle->write_offset) {
 		handle->has_failed |= handle->is_replacing;
 		return -EINVAL;
@@ -177,6 +177,12 @@ write_keys_locked(KvcfsHandle *handle,
 		g_string_truncate(text, old_len);
 		handle->has_failed = true;
 		return -EINVAL;
+	}
+	if (!handle->is_replacing &&
+	    !kvcfs_chain_has_room(handle->inode->parent->chain, complete)) {
+		g_string_truncate(text, old_len);
+		handle->has_failed = true;
+		return -EFBIG;
 	}
 	if (!handle->is_replacing && complete > 0) {
 		*must_arm = kvcfs_prefix_append_lines_locked(handle->inode->parent, text->str,
@@ -297,9 +303,9 @@ flush_keys(KvcfsHandle *handle, pid_t tid)
 	bool are_lines = kvcfs_chain_are_lines(text->str, text->len);
 	handle->has_failed |= !is_whole || (!are_lines && !handle->is_replacing);
 	if (handle->has_failed) {
-		kvcfs_closing_keys_end_locked(handle);
+		kvcfs_closing_end_locked(fs, &handle->closing);
 	} else if (handle->is_replacing) {
-		kvcfs_closing_keys_begin_locked(handle);
+		kvcfs_closing_begin_locked(fs, &handle->closing);
 	} else {
 		must_arm = kvcfs_prefix_append_lines_locked(handle->inode->parent, text->str,
 							    text->len);
@@ -318,11 +324,11 @@ kvcfs_keys_release(KvcfsHandle *handle)
 	const GString *text = handle->text;
 	bool must_arm = false;
 	pthread_mutex_lock(&fs->names);
-	bool replaces = handle->is_replacing && handle->closing_ns != 0 && !handle->has_failed &&
-			kvcfs_chain_are_lines(text->str, text->len);
+	bool replaces = handle->is_replacing && handle->closing.since_ns != 0 &&
+			!handle->has_failed && kvcfs_chain_are_lines(text->str, text->len);
 	if (replaces)
 		must_arm = kvcfs_prefix_replace_locked(handle->inode->parent, text->str, text->len);
-	kvcfs_closing_keys_end_locked(handle);
+	kvcfs_closing_end_locked(fs, &handle->closing);
 	pthread_mutex_unlock(&fs->names);
 	if (replaces)
 		keys_written(handle->inode, must_arm);

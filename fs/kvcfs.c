@@ -46,7 +46,6 @@ make_tables(Kvcfs *fs)
 	fs->renounced = g_hash_table_new(NULL, NULL);
 	fs->prefixes = g_hash_table_new(kvc_object_key_hash, kvc_object_key_equal);
 	fs->closing = g_hash_table_new(NULL, NULL);
-	fs->closing_keys = g_hash_table_new(NULL, NULL);
 	fs->guesses = g_hash_table_new(NULL, NULL);
 	fs->writing = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
 					    (GDestroyNotify)kvc_object_key_unref,
@@ -106,7 +105,6 @@ free_parts(Kvcfs *fs)
 	g_hash_table_unref(fs->renounced);
 	g_hash_table_unref(fs->prefixes);
 	g_hash_table_unref(fs->closing);
-	g_hash_table_unref(fs->closing_keys);
 	g_hash_table_unref(fs->writing);
 	g_hash_table_unref(fs->guesses);
 	g_hash_table_unref(fs->published);
@@ -133,7 +131,7 @@ kvcfs_new(const KvcfsConfig *config, KvcStorageManagerConfig *engine, GError **e
 	pthread_mutex_init(&fs->save_lock, NULL);
 	make_tables(fs);
 	make_fixed_inodes(fs);
-	fs->pendings = kvcfs_pendings_new();
+	fs->pendings = kvcfs_pendings_new(&fs->stats[KVCFS_STAT_interrupted]);
 	fs->notifier = kvcfs_notifier_new(fs);
 	engine->key_lost = on_key_lost;
 	engine->scope_known = on_scope_known;

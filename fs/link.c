@@ -32,14 +32,17 @@ kvcfs_prefix_link(KvcfsInode *prefix, KvcObjectKey *key)
 {
 	Kvcfs *fs = prefix->fs;
 	bool must_arm = false;
-	int rc = -EEXIST;
+	int rc = 0;
 	pthread_mutex_lock(&fs->names);
 	if (prefix->is_unlinked) {
 		rc = -ENOENT;
-	} else if (!kvcfs_prefix_has_locked(prefix, key)) {
+	} else if (kvcfs_prefix_has_locked(prefix, key)) {
+		rc = -EEXIST;
+	} else if (!kvcfs_dir_has_room_locked(prefix)) {
+		rc = -ENOSPC;
+	} else {
 		kvcfs_chain_append_locked(prefix, key, true);
 		must_arm = kvcfs_prefix_changed_locked(prefix);
-		rc = 0;
 	}
 	pthread_mutex_unlock(&fs->names);
 	if (must_arm)

@@ -2,10 +2,11 @@
 
 /*
  * Requests about names: LOOKUP, CREATE, MKDIR, UNLINK, RMDIR (RENAME: rename.c). The kernel holds
- * the directory's lock until they are answered, so they are answered from memory; only a LOOKUP may
- * wait, bounded: for a writer that has closed (50 ms), for a chain and for L2's word on an unknown
- * name (--lookup-wait). What is removed or made waits for its record in the state directory, and a
- * second at most where that hangs.
+ * the directory's lock until they are answered, so they are answered from memory, and what they
+ * wait for is bounded: LOOKUP, UNLINK and RENAME for a writer that has closed (50 ms, and its
+ * commit), LOOKUP and RMDIR for a chain, LOOKUP for L2's word on an unknown name (--lookup-wait).
+ * What is removed or made waits for its record in the state directory, and a second at most where
+ * that hangs.
  */
 
 #include "fs/dir-log.h"
@@ -552,6 +553,8 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 		fuse_reply_err(req, -rc);
 		return;
 	}
+	pid_t tid = fuse_req_ctx(req)->pid;
+	uint64_t start = inode->kind == KVCFS_PREFIX ? kvcfs_writer_start(tid) : 0;
 	if (inode->kind == KVCFS_PREFIX) /* its chain carries them */
 		kvcfs_attr_set(inode, &owner, FUSE_SET_ATTR_UID | FUSE_SET_ATTR_GID);
 	pthread_mutex_lock(&dir->fs->names);
@@ -559,7 +562,7 @@ kvcfs_op_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode)
 	inode->gid = owner.st_gid;
 	kvcfs_dir_changed_locked(dir);
 	if (inode->kind == KVCFS_PREFIX)
-		kvcfs_prefix_set_maker_locked(inode, fuse_req_ctx(req)->pid);
+		kvcfs_prefix_set_maker_locked(inode, tid, start);
 	if (dir->kind == KVCFS_DIR)
 		kvcfs_tree_remember_locked(inode);
 	pthread_mutex_unlock(&dir->fs->names);
@@ -624,22 +627,36 @@ unlink_now(fuse_req_t req, KvcfsInode *dir, const char *name)
 	fuse_reply_err(req, -rc);
 }
 
-/* An UNLINK of an object's name that waits for who has closed it. */
-typedef struct Unlink {
-	KvcfsInode *dir; /* owned reference */
-	char *name;	 /* owned */
-	KvcObjectKey *key;
-} Unlink;
+/* An UNLINK or RMDIR that waits. Interrupted or not, it is then done. */
+typedef struct Removal {
+	KvcfsInode *dir;   /* owned reference */
+	char *name;	   /* owned */
+	KvcObjectKey *key; /* owned: what commits are waited for, or NULL */
+} Removal;
+
+static Removal *
+removal_new(KvcfsInode *dir, const char *name, KvcObjectKey *key)
+{
+	Removal *removal = g_new(Removal, 1);
+	*removal = (Removal){kvcfs_inode_ref(dir), g_strdup(name), key};
+	return removal;
+}
+
+static void
+removal_free(Removal *removal)
+{
+	kvcfs_inode_unref(removal->dir, 1);
+	kvc_object_key_unref(removal->key);
+	g_free(removal->name);
+	g_free(removal);
+}
 
 static void
 unlink_step(fuse_req_t req, KvcfsWake why, void *user)
 {
-	Unlink *unlink = user;
-	unlink_now(req, unlink->dir, unlink->name);
-	kvcfs_inode_unref(unlink->dir, 1);
-	kvc_object_key_unref(unlink->key);
-	g_free(unlink->name);
-	g_free(unlink);
+	Removal *removal = user;
+	unlink_now(req, removal->dir, removal->name);
+	removal_free(removal);
 }
 
 /* Its RELEASE, which is on its way, would bring back what is removed now. */
@@ -652,9 +669,8 @@ unlink_waits(fuse_req_t req, KvcfsInode *dir, const char *name)
 		kvc_object_key_unref(key);
 		return false;
 	}
-	Unlink *unlink = g_new(Unlink, 1);
-	*unlink = (Unlink){kvcfs_inode_ref(dir), g_strdup(name), key};
-	kvcfs_wait_for_commit(dir->fs, req, &filter, unlink_step, unlink);
+	kvcfs_count(dir->fs, changes_waited_commit);
+	kvcfs_wait_for_commit(dir->fs, req, &filter, unlink_step, removal_new(dir, name, key));
 	return true;
 }
 
@@ -666,10 +682,9 @@ kvcfs_op_unlink(fuse_req_t req, fuse_ino_t parent, const char *name)
 		unlink_now(req, dir, name);
 }
 
-void
-kvcfs_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
+static void
+rmdir_now(fuse_req_t req, KvcfsInode *dir, const char *name)
 {
-	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
 	int rc = -ENOENT;
 	if (dir->kind == KVCFS_DIR && !dir->parent && strcmp(name, KVCFS_CONTROL_DIR) == 0)
 		rc = -EACCES;
@@ -680,4 +695,36 @@ kvcfs_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 	if (rc == 0)
 		kvcfs_dir_changed(dir);
 	fuse_reply_err(req, -rc);
+}
+
+static void
+rmdir_step(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Removal *removal = user;
+	rmdir_now(req, removal->dir, removal->name);
+	removal_free(removal);
+}
+
+/* Before the chain of a prefix directory is loaded, nobody knows whether it lists anything. */
+static bool
+rmdir_waits(fuse_req_t req, KvcfsInode *dir, const char *name)
+{
+	Kvcfs *fs = dir->fs;
+	KvcfsInode *prefix = dir->kind == KVCFS_RANK ? kvcfs_prefix_lookup(dir, name) : NULL;
+	if (!prefix)
+		return false;
+	bool waits = !kvcfs_prefix_is_loaded(prefix);
+	if (waits)
+		kvcfs_prefix_wait(prefix, req, kvcfs_now_ns() + fs->config.lookup_wait_ns,
+				  rmdir_step, removal_new(dir, name, NULL));
+	kvcfs_inode_unref(prefix, 1);
+	return waits;
+}
+
+void
+kvcfs_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
+{
+	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
+	if (!rmdir_waits(req, dir, name))
+		rmdir_now(req, dir, name);
 }

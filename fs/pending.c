@@ -31,6 +31,7 @@ struct KvcfsPending {
 };
 
 struct KvcfsPendings {
+	uint64_t *n_interrupted; /* Atomic */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	pthread_t thread;
@@ -180,6 +181,8 @@ deadline_thread(void *data)
 		KvcfsPending *p = find_due_locked(pendings, now_ns(), &next);
 		if (p) {
 			KvcfsWake why = due_reason(p);
+			if (p->is_interrupted)
+				__atomic_fetch_add(pendings->n_interrupted, 1, __ATOMIC_RELAXED);
 			pthread_mutex_unlock(&pendings->lock);
 			answer(p, why);
 			pthread_mutex_lock(&pendings->lock);
@@ -194,10 +197,11 @@ deadline_thread(void *data)
 }
 
 KvcfsPendings *
-kvcfs_pendings_new(void)
+kvcfs_pendings_new(uint64_t *n_interrupted)
 {
 	KvcfsPendings *pendings = g_new0(KvcfsPendings, 1);
 	pthread_condattr_t attr;
+	pendings->n_interrupted = n_interrupted;
 	pthread_mutex_init(&pendings->lock, NULL);
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

@@ -19,7 +19,8 @@ typedef struct KvcfsPending KvcfsPending;
 
 typedef enum { KVCFS_WAKE_DONE, KVCFS_WAKE_TIMEOUT, KVCFS_WAKE_INTERRUPT } KvcfsWake;
 
-KvcfsPendings *kvcfs_pendings_new(void);
+/* *N_INTERRUPTED (Atomic; stays) counts the requests whose caller was interrupted. */
+KvcfsPendings *kvcfs_pendings_new(uint64_t *n_interrupted);
 /* Wakes everything with KVCFS_WAKE_INTERRUPT and refuses to wait from now on. */
 void kvcfs_pendings_stop(KvcfsPendings *pendings);
 void kvcfs_pendings_free(KvcfsPendings *pendings);

@@ -66,15 +66,10 @@ kvcfs_chain_text(const KvcfsChain *chain)
 	return text;
 }
 
-size_t
-kvcfs_chain_text_len(const KvcfsChain *chain)
+bool
+kvcfs_chain_has_room(const KvcfsChain *chain, size_t bytes)
 {
-	size_t len = 0;
-	for (guint i = 0; i < chain->refs->len; i++) {
-		const KvcfsRef *ref = chain->refs->pdata[i];
-		len += ref->is_committed ? 2u * ref->key->chunk_hash_len + 1 : 0;
-	}
-	return len;
+	return chain->text_bytes + bytes <= KVCFS_CHAIN_MAX_BYTES;
 }
 
 GPtrArray *
@@ -124,8 +119,11 @@ count_link_locked(KvcfsInode *prefix, KvcObjectKey *key, int change)
 void
 kvcfs_chain_set_committed_locked(KvcfsInode *prefix, KvcfsRef *ref, bool is_committed)
 {
-	if (ref->is_committed != is_committed)
-		count_link_locked(prefix, ref->key, is_committed ? 1 : -1);
+	size_t line_bytes = 2u * ref->key->chunk_hash_len + 1;
+	if (ref->is_committed == is_committed)
+		return;
+	count_link_locked(prefix, ref->key, is_committed ? 1 : -1);
+	prefix->chain->text_bytes += is_committed ? line_bytes : -line_bytes;
 	ref->is_committed = is_committed;
 }
 

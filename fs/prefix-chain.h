@@ -15,6 +15,7 @@ typedef struct KvcfsRef {
 struct KvcfsChain {
 	GPtrArray *refs;    /* of KvcfsRef (owned), in order */
 	GHashTable *by_key; /* key -> KvcfsRef */
+	size_t text_bytes;  /* the length of kvcfs_chain_text() */
 	bool is_loaded;	    /* what L1 or L2 has is in refs */
 	bool is_loading;
 	uint32_t version;  /* KvcObjectInfo.version of what was loaded or saved; 0: nothing was */
@@ -22,7 +23,10 @@ struct KvcfsChain {
 	bool is_dirty;	   /* to be saved; holds a reference on the inode */
 	bool is_saving;
 	bool is_keys_file_removed;
-	pid_t maker; /* the thread that does not see .keys yet, see prefix-dir.c; 0: none */
+	/* The thread that does not see .keys yet, see prefix-dir.c; 0: none. Its number comes
+	 * again, but not with the same start (kvcfs_writer_start). */
+	pid_t maker;
+	uint64_t maker_start;
 	GPtrArray *load_waiters; /* of KvcfsPending, or NULL */
 	KvcfsInode *keys_inode;	 /* not owned */
 	int64_t mtime_ns;	 /* of .keys */
@@ -31,9 +35,10 @@ struct KvcfsChain {
 
 /* A line for each reference that is part of the chain (transfer full). */
 GString *kvcfs_chain_text(const KvcfsChain *chain);
-size_t kvcfs_chain_text_len(const KvcfsChain *chain);
 /* All of its keys in order, also those of positions (transfer full). */
 GPtrArray *kvcfs_chain_keys(const KvcfsChain *chain);
+/* May its text become BYTES longer? */
+bool kvcfs_chain_has_room(const KvcfsChain *chain, size_t bytes);
 /* The kernel may know entries OLD (keys): it is told which are none any more. */
 void kvcfs_chain_forget_entries_locked(KvcfsInode *prefix, const GPtrArray *old);
 /* What is in refs is the chain; of what they were before a renewal the kernel is told as above. */

@@ -336,7 +336,7 @@ size_t
 kvcfs_prefix_text_len(KvcfsInode *prefix)
 {
 	pthread_mutex_lock(&prefix->fs->names);
-	size_t len = kvcfs_chain_text_len(prefix->chain);
+	size_t len = prefix->chain->text_bytes;
 	KvcObjectInfo info;
 	/* Not loaded yet: the stored chain is its text, and what was appended since comes on top.
 	 */
@@ -359,6 +359,13 @@ kvcfs_prefix_set_keys_file_locked(KvcfsInode *prefix, bool exists)
 }
 
 bool
+kvcfs_dir_has_room_locked(const KvcfsInode *dir)
+{
+	return dir->kind != KVCFS_PREFIX ||
+	       kvcfs_chain_has_room(dir->chain, 2 * KVC_CHUNK_HASH_MAX_BYTES + 1);
+}
+
+bool
 kvcfs_prefix_shows_keys_file(KvcfsInode *prefix)
 {
 	pthread_mutex_lock(&prefix->fs->names);
@@ -373,9 +380,10 @@ kvcfs_prefix_shows_keys_file(KvcfsInode *prefix)
  * sees none, until it was written or that thread has listed the directory. Everybody else does.
  */
 void
-kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid)
+kvcfs_prefix_set_maker_locked(KvcfsInode *prefix, pid_t tid, uint64_t start)
 {
 	prefix->chain->maker = tid;
+	prefix->chain->maker_start = start;
 }
 
 bool
@@ -383,8 +391,9 @@ kvcfs_prefix_hides_keys_file(KvcfsInode *prefix, pid_t tid)
 {
 	pthread_mutex_lock(&prefix->fs->names);
 	bool hides = tid != 0 && prefix->chain->maker == tid;
+	uint64_t start = prefix->chain->maker_start;
 	pthread_mutex_unlock(&prefix->fs->names);
-	return hides;
+	return hides && kvcfs_writer_start(tid) == start;
 }
 
 void

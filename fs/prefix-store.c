@@ -184,12 +184,17 @@ install(KvcfsInode *prefix, const KvcObjectKey *key, uint32_t version, const cha
 static bool
 install_object(KvcfsInode *prefix, const KvcObjectKey *key, uint32_t version, KvcL1Object *object)
 {
-	/* What is longer was not written by us. */
-	uint64_t bytes = MIN(kvc_l1_object_get_bytes(object), KVCFS_CHAIN_MAX_BYTES);
+	/* What is longer was not written by us: its first lines are taken. */
+	uint64_t stored_bytes = kvc_l1_object_get_bytes(object);
+	uint64_t bytes = MIN(stored_bytes, KVCFS_CHAIN_MAX_BYTES);
 	g_autofree char *text = g_malloc(bytes + 1);
 	ssize_t n = pread(kvc_l1_object_get_fd(object), text, bytes, 0);
 	kvc_storage_manager_finish_read(prefix->fs->sm, object);
-	return n == (ssize_t)bytes && install(prefix, key, version, text, bytes);
+	if (n != (ssize_t)bytes)
+		return false;
+	while (bytes < stored_bytes && bytes > 0 && text[bytes - 1] != '\n')
+		bytes--;
+	return install(prefix, key, version, text, bytes);
 }
 
 typedef struct ChainLoad {

@@ -375,6 +375,7 @@ rename_when_released(fuse_req_t req,
 		.flags = flags,
 	};
 	KvcfsClosingFilter filter = {.dir = rename->dir, .name = rename->name};
+	kvcfs_count(dir->fs, changes_waited_commit);
 	kvcfs_wait_for_commit(dir->fs, req, &filter, rename_step, rename);
 }
 

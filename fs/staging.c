@@ -28,6 +28,7 @@ kvcfs_staging_new_locked(const KvcfsStagingParams *params)
 	inode->uid = params->uid;
 	inode->gid = params->gid;
 	inode->staging = st;
+	st->closing.staging = st;
 	st->object = params->object;
 	st->dir = kvcfs_inode_ref_locked(params->dir);
 	st->is_direct = params->is_direct || !params->object;
@@ -204,6 +205,8 @@ kvcfs_staging_create(KvcfsInode *dir,
 		rc = -ENOENT;
 	else if ((flags & O_EXCL) && is_taken_locked(dir, name))
 		rc = -EEXIST;
+	else if (!is_temporary && !kvcfs_dir_has_room_locked(dir))
+		rc = -ENOSPC;
 	else if (is_temporary && !(flags & O_TRUNC))
 		joined = kvcfs_temp_lookup_locked(dir, name);
 	if (joined) {
@@ -355,7 +358,7 @@ kvcfs_staging_renew_flush(KvcfsInode *inode)
 {
 	pthread_mutex_lock(&inode->fs->names);
 	if (inode->staging && inode->staging->object)
-		kvcfs_closing_begin_locked(inode->fs, inode->staging);
+		kvcfs_closing_begin_locked(inode->fs, &inode->staging->closing);
 	pthread_mutex_unlock(&inode->fs->names);
 }
 
@@ -377,7 +380,7 @@ kvcfs_staging_flush(KvcfsInode *inode, pid_t tid)
 		rc = kvcfs_write_proof_damage(fs, st, NULL);
 		bytes = kvc_l1_object_get_bytes(st->object);
 		st->flushed_ns = kvcfs_now_ns();
-		kvcfs_closing_begin_locked(fs, st);
+		kvcfs_closing_begin_locked(fs, &st->closing);
 		is_flushed = true;
 	}
 	pthread_mutex_unlock(&fs->names);
@@ -418,7 +421,7 @@ static void
 free_staging(Kvcfs *fs, KvcfsStaging *st)
 {
 	pthread_mutex_lock(&fs->names);
-	kvcfs_closing_end_locked(fs, st);
+	kvcfs_closing_end_locked(fs, &st->closing);
 	pthread_mutex_unlock(&fs->names);
 	if (st->object)
 		kvc_storage_manager_abort_write(fs->sm, st->object);
@@ -583,7 +586,7 @@ kvcfs_staging_commit(KvcfsInode *inode)
 	note_size_locked(inode);
 	/* It may take as long as a copy does; who looks for the name waits for it. */
 	inode->staging->is_committing = true;
-	kvcfs_closing_begin_locked(fs, inode->staging);
+	kvcfs_closing_begin_locked(fs, &inode->staging->closing);
 	pthread_mutex_unlock(&fs->names);
 	int rc = prepare(fs, inode, inode->staging, &object);
 	pthread_mutex_lock(&fs->names);
@@ -642,7 +645,7 @@ kvcfs_staging_release_writer(KvcfsInode *inode)
 		kvcfs_write_proof_release_locked(st);
 	bool must_commit = is_last && st->target;
 	if (is_last && !st->target) {
-		kvcfs_closing_end_locked(fs, st);
+		kvcfs_closing_end_locked(fs, &st->closing);
 		/* A temporary file stays; what it is worth is known from here on. */
 		st->is_killed |= st->flushed_ns == 0;
 		if (!st->temp_dir) {

@@ -125,6 +125,12 @@ rename_to_keys(KvcfsInode *dir, const char *name, KvcfsInode *prefix)
 	return rc < 0 ? rc : kvcfs_temp_unlink(dir, name);
 }
 
+static bool
+sees_keys_file(KvcfsInode *prefix, pid_t tid)
+{
+	return kvcfs_prefix_shows_keys_file(prefix) && !kvcfs_prefix_hides_keys_file(prefix, tid);
+}
+
 /* From one temporary name to another. */
 static int
 rename_temp(KvcfsInode *dir,
@@ -181,6 +187,8 @@ rename_to_object(KvcfsInode *dir,
 		rc = -ENOENT;
 	else if ((flags & RENAME_NOREPLACE) && is_taken_locked(new_dir, key))
 		rc = -EEXIST;
+	else if (!kvcfs_dir_has_room_locked(new_dir))
+		rc = -ENOSPC;
 	else
 		rc = kvcfs_write_proof_damage(fs, inode->staging, NULL);
 	if (rc == 0) {
@@ -211,7 +219,9 @@ kvcfs_temp_rename(KvcfsInode *dir,
 {
 	KvcfsNameClass class = kvcfs_name_classify(new_dir->scope, new_name);
 	if (new_dir->kind == KVCFS_PREFIX && strcmp(new_name, KVCFS_KEYS_FILE) == 0)
-		return flags & RENAME_NOREPLACE ? -EEXIST : rename_to_keys(dir, name, new_dir);
+		return (flags & RENAME_NOREPLACE) && sees_keys_file(new_dir, tid)
+			       ? -EEXIST
+			       : rename_to_keys(dir, name, new_dir);
 	if (class == KVCFS_NAME_OTHER)
 		return -EINVAL;
 	if (kvcfs_tree_has_child(new_dir, new_name))

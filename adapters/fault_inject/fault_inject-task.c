@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
-#include <time.h>
 
 #include <kvcache/io.h>
 
@@ -23,15 +22,6 @@
 #define OF_LOOKUPS (FAULT_LOOKUP_ERROR | FAULT_LOOKUP_MISS)
 #define OF_LOADS (FAULT_LOAD_MISS | FAULT_LOAD_SHORT | FAULT_LOAD_CORRUPT | FAULT_LOAD_SILENT)
 #define OF_ALL (FAULT_DELAY | FAULT_HANG | FAULT_LOST_RESULT)
-
-static int64_t
-now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * INT64_C(1000000000) + ts.tv_nsec;
-}
 
 /* ---- Any thread ---------------------------------------------------------------------------- */
 
@@ -194,7 +184,7 @@ accept_task(FaultAdapter *fault, FaultTask *task, bool is_on)
 		if (fault_take(fault, task->keys[i], i))
 			kvc_bitmap_set(task->selected, i);
 	bool is_hit = kvc_bitmap_count(task->selected) > 0;
-	task->due_ns = is_hit && faults & FAULT_DELAY ? now_ns() + fault->delay_ns : 0;
+	task->due_ns = is_hit && faults & FAULT_DELAY ? kvc_now_ns() + fault->delay_ns : 0;
 	set_held(fault, task, is_hit && faults & FAULT_HANG);
 	g_ptr_array_add(fault->running, task);
 }
@@ -293,7 +283,7 @@ step(FaultAdapter *fault, FaultTask *task, bool is_on)
 {
 	if (task->is_held && !is_on)
 		set_held(fault, task, false);
-	if (task->stage == STAGE_REQUEST && !task->is_held && task->due_ns <= now_ns()) {
+	if (task->stage == STAGE_REQUEST && !task->is_held && task->due_ns <= kvc_now_ns()) {
 		task->stage = STAGE_INNER;
 		if (!submit(fault, task))
 			take_result(fault, task, is_on);
@@ -310,7 +300,7 @@ step(FaultAdapter *fault, FaultTask *task, bool is_on)
 static int
 wait_ms(const FaultAdapter *fault)
 {
-	int64_t wait = -1, now = now_ns();
+	int64_t wait = -1, now = kvc_now_ns();
 
 	for (guint i = 0; i < fault->running->len; i++) {
 		const FaultTask *task = g_ptr_array_index(fault->running, i);

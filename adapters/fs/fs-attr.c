@@ -311,7 +311,7 @@ fs_attr_add(FsAdapter *fs, const KvcObjectKey *key, const KvcObjectAttributes *a
 void
 fs_note_attribute_error(FsAdapter *fs, const char *path, int errnum)
 {
-	int64_t now = fs_now_ns(), logged = atomic_load(&fs->attribute_logged_ns);
+	int64_t now = kvc_now_ns(), logged = atomic_load(&fs->attribute_logged_ns);
 
 	atomic_fetch_add(&fs->stats.attribute_errors, 1);
 	if (logged && now - logged < LOG_NS)

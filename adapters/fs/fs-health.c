@@ -7,35 +7,24 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/statvfs.h>
-#include <time.h>
 
 #include "fs.h"
 
-#define SEC_NS INT64_C(1000000000)
 /* Health stays "degraded" for so long after the last failure. */
-#define DEGRADED_NS (60 * SEC_NS)
+#define DEGRADED_NS (60 * KVC_SEC_NS)
 /* At most one line of warning in this time, and none for the file that had the last one. */
-#define WARN_NS SEC_NS
-#define SPACE_NS SEC_NS
+#define WARN_NS KVC_SEC_NS
+#define SPACE_NS KVC_SEC_NS
 /* So many failures without a success between them: nothing works. */
 #define FAILED_IN_A_ROW 8
 /* The directory itself is looked at after the first failure and then so often. */
-#define DIRECTORY_NS SEC_NS
-
-int64_t
-fs_now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * SEC_NS + ts.tv_nsec;
-}
+#define DIRECTORY_NS KVC_SEC_NS
 
 /* How many warnings were left out before this one, or -1: leave this one out too. */
 static int
 take_warning_locked(FsAdapter *fs, const char *path)
 {
-	int64_t now = fs_now_ns();
+	int64_t now = kvc_now_ns();
 	int suppressed = (int)fs->warnings_suppressed;
 
 	if ((fs->warned_ns && now - fs->warned_ns < WARN_NS) || !g_strcmp0(fs->warned_path, path)) {
@@ -74,7 +63,7 @@ note_directory(FsAdapter *fs)
 static bool
 count_failure_locked(FsAdapter *fs, FsKind kind, int errnum)
 {
-	int64_t now = fs->last_error_ns = fs_now_ns();
+	int64_t now = fs->last_error_ns = kvc_now_ns();
 	bool is_lack_of_room = errnum == ENOSPC || errnum == EDQUOT || errnum == EROFS;
 
 	fs->failing[kind]++;
@@ -187,7 +176,7 @@ void
 fs_note_space(FsAdapter *fs)
 {
 	struct statvfs vfs;
-	int64_t now = fs_now_ns();
+	int64_t now = kvc_now_ns();
 
 	pthread_mutex_lock(&fs->lock);
 	bool is_due = !fs->space_ns || now - fs->space_ns >= SPACE_NS;
@@ -219,7 +208,7 @@ fs_usage(FsAdapter *fs, KvcL2Usage *usage)
 static const char *
 health_locked(const FsAdapter *fs)
 {
-	bool is_failing = fs->last_error && fs_now_ns() - fs->last_error_ns < DEGRADED_NS;
+	bool is_failing = fs->last_error && kvc_now_ns() - fs->last_error_ns < DEGRADED_NS;
 
 	if (atomic_load(&fs->is_lost) || fs->directory_errnum ||
 	    fs->failed_in_a_row >= FAILED_IN_A_ROW)

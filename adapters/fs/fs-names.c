@@ -5,7 +5,8 @@
  *
  *	space 0	the file name of LMCache (key-codec.h), directly in base_path
  *	space 1	plain/<directory>/<name>, as in the mount, any bytes
- *	space 2	prefix/<model path>/<rank component>/<name>, as in the mount (key-codec.h)
+ *	space 2	prefix/<model path>/<rank component>/<name>, as in the mount
+ *		(both as kvc_store_name_format() has them behind its start)
  *	any	<digest>.kvc directly in base_path, if that is no path for a file (fs-digest.c)
  *
  * What is fit follows from the key alone, so that a directory can be copied to another file system.
@@ -24,16 +25,6 @@
 /* The longest path leaves room for /proc/self/fd/N/ before it, or for a temporary name in it. */
 #define COMPONENT_MAX_BYTES 255
 #define PATH_MAX_BYTES (PATH_MAX - 128)
-
-static char *
-format_prefix_path(const KvcObjectKey *key)
-{
-	g_autofree char *model = kvc_model_path_format(key->scope);
-	g_autofree char *rank = kvc_rank_format(key->scope);
-	g_autofree char *name = g_strndup((const char *)key->chunk_hash, key->chunk_hash_len);
-
-	return g_strdup_printf(FS_PREFIX_DIR "/%s/%s/%s", model, rank, name);
-}
 
 static bool
 is_rank(const char *component)
@@ -57,15 +48,17 @@ is_plain_path(const char *path)
 	return true;
 }
 
-/* NULL when the mount has no such file. */
+/* Of a key that is no chunk; NULL when the mount has no such file. */
 static char *
-format_plain_path(const KvcObjectKey *key)
+format_path(const KvcObjectKey *key)
 {
-	const char *directory = key->scope->model_name;
-	g_autofree char *path = g_strdup_printf("%s%s%.*s", directory, *directory ? "/" : "",
-						key->chunk_hash_len, (const char *)key->chunk_hash);
+	bool is_plain = key->space == KVC_SPACE_PLAIN;
+	g_autofree char *name = kvc_store_name_format(key);
+	const char *path = name + strlen(is_plain ? KVC_STORE_NAME_PLAIN : KVC_STORE_NAME_PREFIX);
 
-	return is_plain_path(path) ? g_strconcat(FS_PLAIN_DIR "/", path, NULL) : NULL;
+	if (is_plain && !is_plain_path(path))
+		return NULL;
+	return g_strconcat(is_plain ? FS_PLAIN_DIR : FS_PREFIX_DIR, "/", path, NULL);
 }
 
 /* Can a file have this path here, and is it not taken for one of our temporary files? */
@@ -88,17 +81,10 @@ fs_path_format(const KvcObjectKey *key)
 {
 	g_autofree char *path = NULL;
 
-	switch ((KvcSpace)key->space) {
-	case KVC_SPACE_CHUNK:
+	if (key->space == KVC_SPACE_CHUNK)
 		path = kvc_lmcache_file_name_format(key, NULL);
-		break;
-	case KVC_SPACE_PLAIN:
-		path = format_plain_path(key);
-		break;
-	case KVC_SPACE_PREFIX:
-		path = format_prefix_path(key);
-		break;
-	}
+	else
+		path = format_path(key);
 	return path && is_fit(path) ? g_steal_pointer(&path) : fs_digest_name_format(key);
 }
 
@@ -114,44 +100,13 @@ fs_path_format_legacy(const KvcObjectKey *key, const char *path)
 	return g_strdup_printf("%.*s%s", (int)(at - path + rank_len), path, at + rank_len + 2);
 }
 
-/* Cuts the last component off PATH and returns it; NULL: there is only one, or PATH is NULL. */
-static char *
-cut_last(char *path)
-{
-	char *slash = path ? strrchr(path, '/') : NULL;
-
-	if (!slash)
-		return NULL;
-	*slash = '\0';
-	return slash + 1;
-}
-
-/* PATH is below prefix/: <model path>/<rank>/<name>. */
+/* PATH is below plain/ or prefix/, START begins the store names of what is there. */
 static KvcObjectKey *
-parse_prefix_path(const char *path)
+parse_path(const char *start, const char *path)
 {
-	g_autofree char *model = g_strdup(path);
-	const char *name = cut_last(model), *rank = cut_last(model);
-	g_autoptr(KvcKeyScope) scope = rank ? kvc_rank_parse(model, rank, NULL) : NULL;
+	g_autofree char *name = g_strconcat(start, path, NULL);
 
-	if (!scope)
-		return NULL;
-	return kvc_object_key_new(scope, KVC_SPACE_PREFIX, name, strlen(name), NULL);
-}
-
-/* PATH is below plain/. */
-static KvcObjectKey *
-parse_plain_path(const char *path)
-{
-	g_autofree char *directory = g_strdup(path);
-	const char *name = cut_last(directory);
-	g_autoptr(KvcKeyScope) scope = kvc_key_scope_new_plain(name ? directory : "", NULL);
-
-	if (!scope)
-		return NULL;
-	if (!name)
-		name = path;
-	return kvc_object_key_new(scope, KVC_SPACE_PLAIN, name, strlen(name), NULL);
+	return kvc_store_name_parse(name);
 }
 
 KvcObjectKey *
@@ -161,9 +116,9 @@ fs_path_parse(const char *path)
 	g_autofree char *canonical = NULL, *legacy = NULL;
 
 	if (g_str_has_prefix(path, FS_PREFIX_DIR "/"))
-		key = parse_prefix_path(path + strlen(FS_PREFIX_DIR "/"));
+		key = parse_path(KVC_STORE_NAME_PREFIX, path + strlen(FS_PREFIX_DIR "/"));
 	else if (g_str_has_prefix(path, FS_PLAIN_DIR "/"))
-		key = parse_plain_path(path + strlen(FS_PLAIN_DIR "/"));
+		key = parse_path(KVC_STORE_NAME_PLAIN, path + strlen(FS_PLAIN_DIR "/"));
 	else
 		key = kvc_lmcache_file_name_parse(path);
 	if (!key)

@@ -39,7 +39,7 @@ compare(const FsAdapter *fs)
 static void
 note_lost_locked(FsAdapter *fs)
 {
-	fs->last_error_ns = fs_now_ns();
+	fs->last_error_ns = kvc_now_ns();
 	g_free(fs->last_error);
 	fs->last_error = g_strdup_printf(
 		"\"%s\" is not the directory that was opened: moved, removed, or something is "

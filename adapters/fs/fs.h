@@ -372,7 +372,6 @@ void fs_note_no_xattrs(FsAdapter *fs, int errnum);
 void fs_note_space(FsAdapter *fs);
 void fs_usage(FsAdapter *fs, KvcL2Usage *usage);
 void fs_describe(FsAdapter *fs, KvcDescribeFunc func, void *user);
-int64_t fs_now_ns(void);
 
 struct FsAdapter {
 	KvcL2Adapter base;

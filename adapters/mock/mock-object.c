@@ -89,7 +89,7 @@ mock_set_attributes_locked(MockRecord *record, const KvcObjectAttributes *attrib
 	record->attributes =
 		attributes ? kvc_object_attributes_copy(attributes) : (KvcObjectAttributes){0};
 	if (record->attributes.mtime_ns == 0)
-		record->attributes.mtime_ns = mock_now_ns(CLOCK_REALTIME);
+		record->attributes.mtime_ns = kvc_wall_ns();
 	record->attributes.version_ns = old.version_ns; /* of the bytes, which stay */
 	kvc_object_attributes_clear(&old);
 }

@@ -7,15 +7,6 @@
 
 #include "mock.h"
 
-int64_t
-mock_now_ns(clockid_t clock)
-{
-	struct timespec ts;
-
-	clock_gettime(clock, &ts);
-	return ts.tv_sec * SEC_NS + ts.tv_nsec;
-}
-
 static int
 compare_due(const void *a, const void *b, void *user)
 {
@@ -64,7 +55,7 @@ mock_task_new(MockKind kind, KvcObjectKey *const *keys, const KvcMemoryObj *obje
 static int64_t
 due_time_locked(MockAdapter *mock, const MockTask *task)
 {
-	int64_t now = mock_now_ns(CLOCK_MONOTONIC);
+	int64_t now = kvc_now_ns();
 	uint64_t bytes = 0;
 
 	for (size_t i = 0; task->objects && i < task->n; i++)
@@ -247,11 +238,11 @@ next_task_locked(MockAdapter *mock)
 			continue;
 		}
 		MockTask *task = g_tree_node_key(node);
-		if (task->due_ns <= mock_now_ns(CLOCK_MONOTONIC)) {
+		if (task->due_ns <= kvc_now_ns()) {
 			g_tree_remove(mock->queue, task);
 			return task;
 		}
-		struct timespec due = {task->due_ns / SEC_NS, task->due_ns % SEC_NS};
+		struct timespec due = {task->due_ns / KVC_SEC_NS, task->due_ns % KVC_SEC_NS};
 		pthread_cond_timedwait(&mock->wake, &mock->lock, &due);
 	}
 	return NULL;

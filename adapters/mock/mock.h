@@ -7,10 +7,8 @@
 #include <kvcache/adapter.h>
 #include <kvcache/io.h>
 #include <pthread.h>
-#include <time.h>
 
 #define GIB 1073741824.0
-#define SEC_NS INT64_C(1000000000)
 
 typedef enum {
 	MOCK_STORE,
@@ -109,6 +107,5 @@ void mock_tasks_deinit(MockAdapter *mock);
 bool mock_take_failure(MockAdapter *mock, int64_t *left, double rate);
 /* Thread function, USER is the MockAdapter. */
 void *mock_main(void *user);
-int64_t mock_now_ns(clockid_t clock);
 
 #endif

@@ -18,19 +18,9 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "resp.h"
-
-static int64_t
-now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * SEC_NS + ts.tv_nsec;
-}
 
 /* ---- Bytes --------------------------------------------------------------------------------- */
 
@@ -39,7 +29,7 @@ static int
 await(const RespConnection *r, short events, int64_t deadline_ns)
 {
 	struct pollfd event = {.fd = r->fd, .events = events};
-	int64_t left = MIN(deadline_ns - now_ns(), r->store->idle_ns);
+	int64_t left = MIN(deadline_ns - kvc_now_ns(), r->store->idle_ns);
 	int rc;
 
 	if (left <= 0)
@@ -363,7 +353,7 @@ int
 resp_connect(void *user, void **connection, int64_t deadline_ns)
 {
 	RespStore *store = user;
-	int64_t left_us = MAX((deadline_ns - now_ns()) / 1000, 1000);
+	int64_t left_us = MAX((deadline_ns - kvc_now_ns()) / 1000, 1000);
 	struct timeval timeout = {left_us / 1000000, left_us % 1000000};
 	redisContext *context;
 

@@ -13,14 +13,13 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <kvcache/key-codec.h>
 
 #include "resp.h"
 
 /* A page without an entry ends after so long: the caller comes again. */
-#define PAGE_NS SEC_NS
+#define PAGE_NS KVC_SEC_NS
 #define COUNT "256"
 
 typedef struct ListPass {

@@ -5,13 +5,13 @@
 /* Private to the adapter. */
 
 #include <kvcache/connector.h>
+#include <kvcache/io.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/uio.h>
 
 #include <hiredis/hiredis.h>
 
-#define SEC_NS INT64_C(1000000000)
 #define RESP_MAX_BATCH 64
 /* proto-max-bulk-len of a server that was not told otherwise. */
 #define RESP_MAX_VALUE_BYTES (512u << 20)

@@ -4,8 +4,9 @@
 
 /*
  * File I/O for adapters: one io_uring ring with its own thread, depth bounded in bytes, objects
- * split into pieces, alignment rules for O_DIRECT, and eventfd helpers. Written once, used by every
- * adapter that has a file descriptor. What is not of a ring may be called from any thread.
+ * split into pieces, alignment rules for O_DIRECT, eventfd helpers, and the clocks. Written once,
+ * used by every adapter that has a file descriptor. What is not of a ring may be called from any
+ * thread.
  */
 
 #include "kvcache/decls.h"
@@ -82,6 +83,12 @@ int kvc_eventfd_new(void);
 void kvc_eventfd_signal(int fd);
 /* Resets the counter; never blocks. */
 void kvc_eventfd_drain(int fd);
+
+#define KVC_MSEC_NS INT64_C(1000000)
+#define KVC_SEC_NS INT64_C(1000000000)
+/* CLOCK_MONOTONIC and CLOCK_REALTIME in nanoseconds. Any thread. */
+int64_t kvc_now_ns(void);
+int64_t kvc_wall_ns(void);
 
 KVC_END_DECLS
 

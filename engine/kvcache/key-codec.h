@@ -37,6 +37,8 @@ KvcObjectKey *kvc_lmcache_file_name_parse(const char *name);
  * path>/<rank>/<name>" of a prefix chain, as in the mount. Any bytes but NUL. NULL (transfer full)
  * for the one kind of key that has none: a chunk of a model whose name begins with "kvcfs:".
  */
+#define KVC_STORE_NAME_PLAIN "kvcfs:1:"
+#define KVC_STORE_NAME_PREFIX "kvcfs:2:"
 char *kvc_store_name_format(const KvcObjectKey *key);
 /* The key of that name (transfer full); NULL: the name is not ours, in its one spelling. */
 KvcObjectKey *kvc_store_name_parse(const char *name);

@@ -156,6 +156,16 @@ restart_fs
 expect_output "" ls -U "$prefix"
 cat "$WORK/short" >"$prefix/.keys"
 assert_same "$WORK/short" "$prefix/.keys"
+
+# Removed, it is no obstacle for a rename that replaces nothing.
+rm "$prefix/.keys"
+cat "$WORK/long" >"$prefix/.keys.tmp"
+expect_errno 0 rename-noreplace "$prefix/.keys.tmp" "$prefix/.keys"
+assert_same "$WORK/long" "$prefix/.keys"
+cat "$WORK/short" >"$prefix/.keys.tmp"
+expect_errno EEXIST rename-noreplace "$prefix/.keys.tmp" "$prefix/.keys"
+mv -f "$prefix/.keys.tmp" "$prefix/.keys"
+assert_same "$WORK/short" "$prefix/.keys"
 stop_fs
 
 # L1 full of what readers hold: the chain cannot be written, and fsync and flush say so.

@@ -51,4 +51,11 @@ restart_fs
 expect_errno ENOENT stat "$RANK/whole"
 expect_errno ENOENT stat "$RANK/headless"
 assert_eq $((n - 1)) "$(ls "$RANK" | wc -l)" "entries of the rank directory after a restart"
+
+# What lists nothing goes, though its chain is still on its way from L2.
+mkdir "$RANK/empty"
+stop_fs
+start_bare --lookup-wait 5000 --l2-adapter "type=fault_inject,inner=type=fs\\,base_path=$L2,faults=delay,rate=1,delay_ms=50"
+rmdir "$RANK/empty" || fail "rmdir of a prefix that lists nothing"
+expect_errno ENOENT stat "$RANK/empty"
 stop_fs

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Who made a file that is being written has ended, and another process has got the number of that thread or process: it
-# is not the maker, and neither sees, renames nor removes the file.
+# is not the maker, and neither sees, renames nor removes the file. Nor is .keys hidden from it, as from the thread that
+# has just made a prefix directory.
 #
 # parallel
 # not-in: user: only root can choose the next process id
@@ -44,6 +45,15 @@ def maker_process():
     os.read(r, 1)
     return end_w, pid
 
+def make_prefix(directory):
+    """The number of the process that made it, and has ended."""
+    pid = os.fork()
+    if pid == 0:
+        os.mkdir(directory)
+        os._exit(errno_of(os.stat, directory + "/.keys"))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2, "the maker sees .keys"
+    return pid
+
 def with_number(number, call):
     """What CALL returns in a process with this id; None: the number was given to another one."""
     with open("/proc/sys/kernel/ns_last_pid", "w") as f:
@@ -65,7 +75,14 @@ def try_all():
 
 if not os.access("/proc/sys/kernel/ns_last_pid", os.W_OK):
     sys.exit(77)
-for attempt in range(100):
+for attempt in range(100 if kind == "prefix" else 0):
+    number = make_prefix(f"{name}{attempt}")
+    time.sleep(0.05)
+    seen = with_number(number, lambda: errno_of(os.stat, f"{name}{attempt}/.keys"))
+    assert seen in (0, 99), f"another process with the number of who made the prefix: error {seen} for .keys"
+    if seen != 99:
+        break
+for attempt in range(0 if kind == "prefix" else 100):
     fd, number = maker_thread() if kind == "thread" else maker_process()
     time.sleep(0.05)  # the start is known to a hundredth of a second
     seen = with_number(number, try_all)
@@ -80,10 +97,12 @@ if seen == 99:
     sys.exit(77)
 P
 start_fs
-mkdir "$MNT/dir"
-for kind in thread process; do
+mkdir -p "$MNT/dir" "$RANK"
+for kind in thread process prefix; do
+	path=$MNT/dir/name
+	[[ $kind != prefix ]] || path=$RANK/prefix
 	rc=0
-	timeout 60 python3 "$WORK/reuse.py" "$MNT/dir/name" "$kind" || rc=$?
+	timeout 60 python3 "$WORK/reuse.py" "$path" "$kind" || rc=$?
 	((rc != 77)) || skip "the number of a thread cannot be had again here"
 	assert_eq 0 "$rc" "$kind"
 done

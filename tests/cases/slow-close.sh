@@ -33,4 +33,13 @@ echo "longest close: $longest ms"
 assert_le 900 "$longest" "milliseconds of the longest close"
 assert_le "$longest" 5000 "milliseconds of the longest close"
 assert_le 2 "$(stat_counter mount_closes_slowed)" mount_closes_slowed
+
+# Who waits for a flush can be killed, and that is counted.
+(echo / >"$MNT/.kvcache/flush") 2>"$WORK/interrupted" &
+flusher=$!
+wait_until 10 "the flush waits" status_is requests_waiting 1
+assert_eq 0 "$(stat_counter mount_interrupted)" mount_interrupted
+kill -KILL "$flusher"
+wait_gone "$flusher" 10
+assert_eq 1 "$(stat_counter mount_interrupted)" mount_interrupted
 kill_fs

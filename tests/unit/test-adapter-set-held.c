@@ -2,126 +2,12 @@
 
 /* What happens while an adapter that comes or goes does not go on. */
 
-#include "kvcache/io.h"
-#include "kvcache/registry.h"
 #include "tests/unit/adapter-set-fixture.h"
+#include "tests/unit/gate-adapter.h"
 
 #include <pthread.h>
 
 #define GATE "type=test-gate,max_size_gb=0.1"
-
-/* ---- A mock that can be held ---------------------------------------------------------------- */
-
-enum { HOLD_LOADS = 1, HOLD_LOOKUPS = 2, HOLD_DESCRIBE = 4, HOLD_LIST = 8 };
-
-static const KvcL2AdapterOps *mock_ops;
-static KvcL2AdapterOps gate_ops;
-static unsigned held;	     /* Atomic, of HOLD_ */
-static unsigned n_blocked;   /* Atomic: calls that are held */
-static KvcL2Adapter *opened; /* the last one, or NULL */
-
-static bool
-is_held(unsigned what)
-{
-	return __atomic_load_n(&held, __ATOMIC_ACQUIRE) & what;
-}
-
-static void
-hold(unsigned what)
-{
-	__atomic_fetch_or(&held, what, __ATOMIC_RELEASE);
-}
-
-static void
-release(unsigned what)
-{
-	__atomic_fetch_and(&held, ~what, __ATOMIC_RELEASE);
-	if (!opened)
-		return;
-	kvc_eventfd_signal(mock_ops->get_load_event_fd(opened));
-	kvc_eventfd_signal(mock_ops->get_lookup_and_lock_event_fd(opened));
-}
-
-static void
-block_while(unsigned what)
-{
-	__atomic_fetch_add(&n_blocked, 1, __ATOMIC_RELEASE);
-	while (is_held(what))
-		g_usleep(500);
-	__atomic_fetch_sub(&n_blocked, 1, __ATOMIC_RELEASE);
-}
-
-static bool
-is_blocked(void)
-{
-	return __atomic_load_n(&n_blocked, __ATOMIC_ACQUIRE) > 0;
-}
-
-static KvcL2Adapter *
-gate_open(const KvcOptions *options, GError **error)
-{
-	opened = mock_ops->open(options, error);
-	if (opened)
-		opened->ops = &gate_ops;
-	return opened;
-}
-
-static void
-gate_close(KvcL2Adapter *adapter)
-{
-	opened = NULL;
-	mock_ops->close(adapter);
-}
-
-static int
-gate_query_load(KvcL2Adapter *adapter, KvcL2TaskId id, KvcBitmap *loaded)
-{
-	return is_held(HOLD_LOADS) ? 0 : mock_ops->query_load_result(adapter, id, loaded);
-}
-
-static int
-gate_query_lookup(KvcL2Adapter *adapter, KvcL2TaskId id, KvcBitmap *found, KvcL2ObjectInfo *info)
-{
-	if (is_held(HOLD_LOOKUPS))
-		return 0;
-	return mock_ops->query_lookup_and_lock_result(adapter, id, found, info);
-}
-
-static void
-gate_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
-{
-	if (is_held(HOLD_DESCRIBE))
-		block_while(HOLD_DESCRIBE);
-	mock_ops->describe(adapter, func, user);
-}
-
-static ssize_t
-gate_list(KvcL2Adapter *adapter,
-	  const KvcKeyScope *scope,
-	  char **cursor,
-	  KvcL2ListEntry *entries,
-	  size_t max)
-{
-	if (is_held(HOLD_LIST))
-		block_while(HOLD_LIST);
-	return mock_ops->list(adapter, scope, cursor, entries, max);
-}
-
-static void
-register_gate(void)
-{
-	mock_ops = kvc_find_l2_adapter("mock", NULL);
-	g_assert(mock_ops);
-	gate_ops = *mock_ops;
-	gate_ops.type_name = "test-gate";
-	gate_ops.open = gate_open;
-	gate_ops.close = gate_close;
-	gate_ops.query_load_result = gate_query_load;
-	gate_ops.query_lookup_and_lock_result = gate_query_lookup;
-	gate_ops.describe = gate_describe;
-	gate_ops.list = gate_list;
-	kvc_register_l2_adapter(&gate_ops);
-}
 
 /* ---- Helpers ------------------------------------------------------------------------------- */
 

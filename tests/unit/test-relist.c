@@ -3,117 +3,12 @@
 /* Directories of a shared store that are listed again while it is slow or does not go on. */
 
 #include "engine/storage-manager-private.h"
-#include "kvcache/io.h"
-#include "kvcache/registry.h"
 #include "tests/unit/adapter-set-fixture.h"
+#include "tests/unit/gate-adapter.h"
 
 #include <pthread.h>
 
 #define GATE "type=test-gate,max_size_gb=0.1,shared=true"
-
-/* ---- A shared mock in which something changes all the time, and that can be held ------------- */
-
-static const KvcL2AdapterOps *mock_ops;
-static KvcL2AdapterOps gate_ops;
-/* Atomic. */
-static bool is_list_held;
-static unsigned n_lists;  /* of a directory: begun */
-static unsigned n_passed; /* that may end all the same */
-static bool is_endless;	  /* there is always another page */
-static bool is_lookup_held;
-static KvcL2Adapter *opened; /* the last one */
-
-static unsigned
-get(unsigned *counter)
-{
-	return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
-}
-
-static void
-hold_lists(bool is_held)
-{
-	__atomic_store_n(&is_list_held, is_held, __ATOMIC_RELEASE);
-}
-
-/* Lets the first N listings of a directory end. */
-static void
-pass_lists(unsigned n)
-{
-	__atomic_store_n(&n_passed, n, __ATOMIC_RELEASE);
-}
-
-static int
-gate_get_changes(KvcL2Adapter *adapter,
-		 const KvcKeyScope *scope,
-		 uint64_t *stamp,
-		 int64_t *changed_ns)
-{
-	static uint64_t last_stamp;
-	*stamp = ++last_stamp;
-	*changed_ns = kvc_wall_ns();
-	return 0;
-}
-
-/* Is held when it has read everything. */
-static ssize_t
-gate_list(KvcL2Adapter *adapter,
-	  const KvcKeyScope *scope,
-	  char **cursor,
-	  KvcL2ListEntry *entries,
-	  size_t max)
-{
-	if (*cursor && !**cursor)
-		g_clear_pointer(cursor, g_free);
-	ssize_t n = mock_ops->list(adapter, scope, cursor, entries, max);
-	if (!scope)
-		return n;
-	unsigned number = __atomic_add_fetch(&n_lists, 1, __ATOMIC_ACQ_REL);
-	while (__atomic_load_n(&is_list_held, __ATOMIC_ACQUIRE) && get(&n_passed) < number)
-		g_usleep(500);
-	if (__atomic_load_n(&is_endless, __ATOMIC_ACQUIRE) && n >= 0 && !*cursor)
-		*cursor = g_strdup("");
-	return n;
-}
-
-static int
-gate_query_lookup(KvcL2Adapter *adapter, KvcL2TaskId id, KvcBitmap *found, KvcL2ObjectInfo *info)
-{
-	if (__atomic_load_n(&is_lookup_held, __ATOMIC_ACQUIRE))
-		return 0;
-	return mock_ops->query_lookup_and_lock_result(adapter, id, found, info);
-}
-
-static void
-hold_lookups(bool is_held)
-{
-	bool was_held = __atomic_exchange_n(&is_lookup_held, is_held, __ATOMIC_ACQ_REL);
-	/* Else the adapter may be gone. */
-	if (was_held && !is_held)
-		kvc_eventfd_signal(mock_ops->get_lookup_and_lock_event_fd(opened));
-}
-
-static KvcL2Adapter *
-gate_open(const KvcOptions *options, GError **error)
-{
-	KvcL2Adapter *adapter = mock_ops->open(options, error);
-	if (adapter)
-		adapter->ops = &gate_ops;
-	return opened = adapter;
-}
-
-static void
-register_gate(void)
-{
-	mock_ops = kvc_find_l2_adapter("mock", NULL);
-	g_assert(mock_ops);
-	gate_ops = *mock_ops;
-	gate_ops.type_name = "test-gate";
-	gate_ops.open = gate_open;
-	gate_ops.list = gate_list;
-	gate_ops.get_changes = gate_get_changes;
-	gate_ops.query_lookup_and_lock_result = gate_query_lookup;
-	kvc_register_l2_adapter(&gate_ops);
-}
 
 /* ---- Helpers ------------------------------------------------------------------------------- */
 
@@ -133,7 +28,6 @@ static int
 set_up_gate(void **state)
 {
 	n_lists = n_passed = 0;
-	is_endless = false;
 	return set_up(state);
 }
 
@@ -141,9 +35,8 @@ set_up_gate(void **state)
 static int
 release_all(void **state)
 {
-	hold_lists(false);
-	__atomic_store_n(&is_endless, false, __ATOMIC_RELEASE);
-	hold_lookups(false);
+	set_endless(false);
+	release(~0u);
 	return tear_down(state);
 }
 
@@ -158,7 +51,7 @@ test_a_request_joins_only_what_is_queued(void **state)
 	Fixture *f = *state;
 	unsigned first = 0, others = 0;
 	start(f, GATE, NULL);
-	hold_lists(true);
+	hold(HOLD_LIST_END);
 	relist(f, &first);
 	wait_until(get(&n_lists) == 1);
 	relist(f, &others);
@@ -181,15 +74,15 @@ test_a_removal_waits_for_a_listing_until_its_deadline(void **state)
 	unsigned done = 0;
 	start(f, GATE, NULL);
 	put_in_l2(f, 1, 100);
-	hold_lists(true);
-	__atomic_store_n(&is_endless, true, __ATOMIC_RELEASE);
+	hold(HOLD_LIST_END);
+	set_endless(true);
 	relist(f, &done);
 	wait_until(get(&n_lists) == 1);
 	assert_int_equal(kvc_storage_manager_remove_adapter(f->sm, 0, 50 * KVC_MSEC_NS),
 			 -ETIMEDOUT);
 	assert_status(f, "l2.0.state", "draining");
 	assert_int_equal(get(&done), 0);
-	hold_lists(false);
+	release(HOLD_LIST_END);
 	assert_int_equal(take_away(f, 0), 0);
 	wait_until(get(&done) == 1);
 	assert_int_equal(tiers(f, 1), 0);
@@ -204,7 +97,7 @@ test_a_listing_ends_when_its_adapter_goes(void **state)
 	Fixture *f = *state;
 	unsigned done = 0;
 	start(f, GATE, NULL);
-	__atomic_store_n(&is_endless, true, __ATOMIC_RELEASE);
+	set_endless(true);
 	relist(f, &done);
 	wait_until(get(&n_lists) > 2);
 	assert_int_equal(take_away(f, 0), 0);
@@ -221,7 +114,7 @@ begin_vain_lookup(Fixture *f, unsigned *done)
 	g_autoptr(KvcObjectKey) key = key_of(f, 1);
 	kvc_key_index_remove(f->sm->context.index, key, A);
 	assert_int_equal(tiers(f, 1), 0);
-	hold_lookups(true);
+	hold(HOLD_LOOKUPS);
 	unsigned before = stat_of(f, "lookups");
 	relist(f, done);
 	wait_until(stat_of(f, "lookups") == before + 1);
@@ -248,7 +141,7 @@ test_a_stop_does_not_wait_for_a_lookup_of_a_listing(void **state)
 	assert_int_equal(pthread_create(&thread, NULL, stopping_thread, f), 0);
 	wait_until(get(&done) == 1);
 	int64_t took_ns = kvc_now_ns() - begin_ns;
-	hold_lookups(false);
+	release(HOLD_LOOKUPS);
 	pthread_join(thread, NULL);
 	assert_true(took_ns < SOON_NS);
 }
@@ -263,7 +156,7 @@ test_a_removal_does_not_wait_for_a_lookup_of_a_listing(void **state)
 	assert_int_equal(kvc_storage_manager_remove_adapter(f->sm, 0, 0), -ETIMEDOUT);
 	wait_until(get(&done) == 1);
 	assert_true(kvc_now_ns() - begin_ns < SOON_NS);
-	hold_lookups(false);
+	release(HOLD_LOOKUPS);
 	assert_int_equal(take_away(f, 0), 0);
 }
 

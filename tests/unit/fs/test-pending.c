@@ -35,6 +35,7 @@ typedef struct Seen {
 } Seen;
 
 static int n_answers; /* Atomic */
+static uint64_t n_interrupted;
 
 static void
 note(fuse_req_t req, KvcfsWake why, void *user)
@@ -67,7 +68,7 @@ static int
 set_up(void **state)
 {
 	__atomic_store_n(&n_answers, 0, __ATOMIC_RELAXED);
-	*state = kvcfs_pendings_new();
+	*state = kvcfs_pendings_new(&n_interrupted);
 	assert_non_null(*state);
 	return 0;
 }
