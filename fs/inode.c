@@ -345,7 +345,9 @@ stat_staging(KvcfsInode *inode, struct stat *st)
 	const KvcfsStaging *staging = inode->staging;
 	KvcObjectInfo info = {0};
 	struct stat backing = staging->sealed;
-	if (!staging->object && !staging->sealed.st_ino) {
+	/* Whose OPEN does not come, since its walk has failed, sees with stat what is there. */
+	bool is_unopened = staging->is_overwrite && staging->is_expected;
+	if (is_unopened || (!staging->object && !staging->sealed.st_ino)) {
 		/* A copy that nobody has written to is what it is a copy of. */
 		kvc_storage_manager_stat(inode->fs->sm, staging->target, &info);
 		backing.st_size = (off_t)(staging->base ? kvc_l1_object_get_bytes(staging->base)

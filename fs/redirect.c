@@ -196,20 +196,34 @@ had_key_locked(const KvcfsInode *inode, const KvcObjectKey *key)
 	return false;
 }
 
+/* The private INODE, which nobody has opened, has no name to commit to. */
+static bool
+is_gone_locked(const KvcfsInode *inode)
+{
+	const KvcfsStaging *st = inode->staging;
+	return st && st->is_expected && st->is_target_gone;
+}
+
 KvcfsInode *
 kvcfs_redirect_lookup(KvcfsInode *dir, const char *name, pid_t tid)
 {
 	Kvcfs *fs = dir->fs;
-	KvcfsInode *inode = NULL;
+	KvcfsInode *inode = NULL, *lost = NULL;
 	if (__atomic_load_n(&fs->n_redirects, __ATOMIC_ACQUIRE) == 0 || !dir->scope)
 		return NULL;
 	g_autoptr(KvcObjectKey) key = kvcfs_name_to_key(dir->scope, name);
 	pthread_mutex_lock(&fs->names);
-	const Redirect *redirect = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
-	if (redirect && redirect->inode && redirect->deadline_ns > kvcfs_now_ns() &&
-	    is_meant(redirect, dir, name, key))
+	Redirect *redirect = g_hash_table_lookup(fs->redirects, GINT_TO_POINTER(tid));
+	bool is_for_it = redirect && redirect->inode && redirect->deadline_ns > kvcfs_now_ns() &&
+			 is_meant(redirect, dir, name, key);
+	/* Removed since: this LOOKUP finds what is there now, see steal_lost(). */
+	if (is_for_it && redirect->origin && is_gone_locked(redirect->inode))
+		lost = g_steal_pointer(&redirect->inode);
+	else if (is_for_it)
 		inode = kvcfs_inode_ref_locked(redirect->inode);
 	pthread_mutex_unlock(&fs->names);
+	if (lost)
+		kvcfs_inode_unref(lost, 1);
 	return inode;
 }
 
