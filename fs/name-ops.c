@@ -651,11 +651,16 @@ removal_free(Removal *removal)
 	g_free(removal);
 }
 
+static bool unlink_waits(fuse_req_t req, KvcfsInode *dir, const char *name);
+
 static void
 unlink_step(fuse_req_t req, KvcfsWake why, void *user)
 {
 	Removal *removal = user;
-	unlink_now(req, removal->dir, removal->name);
+	/* The directory may have been renamed meanwhile, and the writer's file with it. */
+	bool has_moved = removal->key->scope != removal->dir->scope;
+	if (!has_moved || !unlink_waits(req, removal->dir, removal->name))
+		unlink_now(req, removal->dir, removal->name);
 	removal_free(removal);
 }
 

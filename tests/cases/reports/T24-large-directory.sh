@@ -45,7 +45,7 @@ directory prepare "$L2/plain/large/%.bin" "$N_FILES"
 directory prepare "$L2/${STEM}1@0@%.data" 1000
 directory prepare "$L2/plain/small/%.bin" 1000
 start_fs
-wait_until 120 "the L2 is listed" status_is l2.0.listed yes
+wait_until 600 "the L2 is listed" status_is l2.0.listed yes
 small_rank=$MNT/$MODEL/@01000101
 before=$(resident_bytes)
 

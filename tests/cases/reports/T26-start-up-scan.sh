@@ -94,6 +94,8 @@ P
 }
 
 start_fs
+# An OPENDIR waits for the list of L2, but not as long as that of so many may take.
+((N_DIRS < 100)) || wait_until 600 "the L2 is listed" status_is l2.0.listed yes
 scan
 assert_eq "gds" "$(ls "$MNT")" "what is at the top"
 stop_fs
