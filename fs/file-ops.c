@@ -128,24 +128,39 @@ typedef struct Truncate {
 	KvcfsInode *inode; /* owned reference */
 	struct stat attr;
 	int to_set;
+	fuse_req_t req;
 } Truncate;
 
+static void
+truncate_end(Truncate *truncate, int rc)
+{
+	if (rc < 0) {
+		fuse_reply_err(truncate->req, -rc);
+	} else {
+		kvcfs_attr_set(truncate->inode, &truncate->attr, truncate->to_set);
+		reply_attr(truncate->req, truncate->inode);
+	}
+	kvcfs_inode_unref(truncate->inode, 1);
+	g_free(truncate);
+}
+
+void
+kvcfs_truncate_copy(void *data, void *user)
+{
+	Truncate *truncate = data;
+	uint64_t bytes = (uint64_t)truncate->attr.st_size;
+	truncate_end(truncate, kvcfs_overwrite_truncate(truncate->inode, bytes));
+}
+
+/* What has been loaded is copied now, which the engine's thread must not wait for. */
 static void
 after_truncate_load(fuse_req_t req, int error, void *user)
 {
 	Truncate *truncate = user;
-	KvcfsInode *inode = truncate->inode;
-	int rc = error;
-	if (rc == 0)
-		rc = kvcfs_overwrite_truncate(inode, (uint64_t)truncate->attr.st_size);
-	if (rc < 0) {
-		fuse_reply_err(req, -rc);
-	} else {
-		kvcfs_attr_set(inode, &truncate->attr, truncate->to_set);
-		reply_attr(req, inode);
-	}
-	kvcfs_inode_unref(inode, 1);
-	g_free(truncate);
+	if (error < 0)
+		truncate_end(truncate, error);
+	else
+		g_thread_pool_push(truncate->inode->fs->truncates, truncate, NULL);
 }
 
 /* The second half of truncate(2), on the private inode. */
@@ -153,7 +168,7 @@ static void
 truncate_private(fuse_req_t req, KvcfsInode *inode, const struct stat *attr, int to_set)
 {
 	Truncate *truncate = g_new(Truncate, 1);
-	*truncate = (Truncate){kvcfs_inode_ref(inode), *attr, to_set};
+	*truncate = (Truncate){kvcfs_inode_ref(inode), *attr, to_set, req};
 	kvcfs_overwrite_load(req, inode, after_truncate_load, truncate);
 }
 

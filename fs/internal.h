@@ -269,6 +269,7 @@ struct Kvcfs {
 	guint checked_limit;	 /* as published_limit */
 	GHashTable *checked;	 /* key -> coherence.c's */
 	GHashTable *redirects;	 /* thread -> redirect.c's */
+	GThreadPool *truncates;	 /* copies what truncate(2) has loaded (file-ops.c) */
 	bool is_sweep_armed;	 /* a timer will look at the redirects */
 	GPtrArray *held_dirs;	 /* of KvcfsHandle: opendirs whose loads have not begun */
 	GPtrArray *open_prefixes; /* of KvcfsHandle: all open prefix directories */
@@ -982,6 +983,8 @@ void kvcfs_op_rename(fuse_req_t req,
 		     unsigned flags);
 void kvcfs_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name);
 void kvcfs_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+/* A worker of Kvcfs.truncates: DATA is a truncate(2) whose file has been loaded (taken). */
+void kvcfs_truncate_copy(void *data, void *user);
 void kvcfs_op_setattr(
 	fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi);
 void kvcfs_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
