@@ -7,7 +7,7 @@
 #
 # timeout: 180
 
-. "$(dirname "$0")/lib.sh"
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 require_cmd redis-server
 require_cmd redis-cli
