@@ -116,6 +116,31 @@ name_items(ConnectorBatch *batch)
 	return items;
 }
 
+/* To those of ITEMS that are skipped; one that is gone meanwhile is stored after all. */
+static int
+give_attributes(ConnectorLink *link, KvcConnectorItem *const *items, size_t n)
+{
+	const KvcConnectorOps *ops = link->connector->ops;
+	g_autofree KvcConnectorItem **skipped = g_new(KvcConnectorItem *, n);
+	size_t n_skipped = 0;
+
+	for (size_t i = 0; ops->set_attributes && i < n; i++) {
+		if (!((ConnectorItem *)items[i])->is_skipped || !items[i]->object.attributes)
+			continue;
+		items[i]->error = -EINPROGRESS;
+		skipped[n_skipped++] = items[i];
+	}
+	int rc = kvc_connector_call(link, ops->set_attributes, skipped, n_skipped, 0);
+	for (size_t i = 0; i < n_skipped; i++) {
+		bool is_gone = skipped[i]->error == -ENOENT;
+
+		((ConnectorItem *)skipped[i])->is_skipped = !is_gone;
+		/* Attributes that cannot be kept do not fail a store. */
+		skipped[i]->error = is_gone ? -EINPROGRESS : 0;
+	}
+	return rc;
+}
+
 /* A chunk that is there with this size is the same one. */
 static int
 skip_known(ConnectorLink *link, ConnectorBatch *batch)
@@ -140,7 +165,7 @@ skip_known(ConnectorLink *link, ConnectorBatch *batch)
 		if (!item->is_skipped)
 			asked[i]->error = -EINPROGRESS;
 	}
-	return 0;
+	return give_attributes(link, asked, n);
 }
 
 /* The first error that says something about the store. */

@@ -314,6 +314,25 @@ kvc_connector_rename_key(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObject
 	return rc;
 }
 
+int
+kvc_connector_set_attributes(KvcL2Adapter *adapter,
+			     KvcObjectKey *key,
+			     const KvcObjectAttributes *attributes)
+{
+	KvcConnector *c = connector(adapter);
+	g_autofree char *name = kvc_store_name_format(key);
+	KvcConnectorItem item = {
+		.key = key, .name = name, .object.attributes = attributes, .error = -EINPROGRESS};
+	KvcConnectorItem *asked = &item;
+
+	if (!name)
+		return -ENOENT;
+	pthread_mutex_lock(&c->caller_mutex);
+	kvc_connector_call(&c->caller, c->ops->set_attributes, &asked, 1, 0);
+	pthread_mutex_unlock(&c->caller_mutex);
+	return item.error;
+}
+
 /* One try; *CURSOR is NULL when it failed. */
 static ssize_t
 list_once(KvcConnector *c,

@@ -176,6 +176,7 @@ resp_read_reply(RespConnection *r, RespReply *reply, int64_t deadline_ns)
 		return 0;
 	case ':':
 	case '$':
+	case '*':
 		return parse_number(line + 1, len - 1, &reply->number) ? 0 : -EPROTO;
 	default:
 		return -EPROTO;

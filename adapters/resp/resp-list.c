@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Listing by SCAN. A page of it may have more names than were asked for, and a server is not asked
- * twice for the same one: what is left over is in our cursor, so no state is kept here.
+ * Listing by SCAN, which has no order, and gives a name twice while the server rehashes. A listing
+ * is in the order of the names instead: its cursor is the last name that was given, behind the
+ * number of a window, which is what was read ahead:
  *
- *	<pattern>:<cursor of the server>:<name in hex>,<name in hex>,...
+ *	<number of the window>:<name>
  *
- * The chunks of a scope and its chains have nothing in common that a pattern could say, so they are
- * two passes. A server that rehashes meanwhile may give a name twice.
+ * A window has the next names, as many as fit into resp_list_bytes; it costs a whole SCAN. So a
+ * million keys are one or two, and however many there are, memory is bounded. A window that is lost
+ * (there are few, and those of listings that were given up must go) is made anew from the cursor.
+ *
+ * The chunks of a scope and its chains have nothing in common that a pattern could say, so a window
+ * of a scope is two SCANs.
  */
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <kvcache/key-codec.h>
@@ -19,19 +23,54 @@
 #include "resp.h"
 
 /* A page without an entry ends after so long: the caller comes again. */
-#define PAGE_NS KVC_SEC_NS
-#define COUNT "256"
+#define PAGE_US (G_USEC_PER_SEC * 1)
+#define COUNT "1000"
+#define MAX_WINDOWS 4
+#define IDLE_US (60 * G_USEC_PER_SEC)
+/* Of a name, beside its bytes: the pointer and what malloc adds. */
+#define NAME_OVERHEAD 24
 
-typedef struct ListPass {
-	RespConnection *r;
-	const KvcKeyScope *scope;
-	KvcL2ListEntry *entries;
-	size_t n, max;
-	char *patterns[3]; /* owned, ended by NULL; "" for everything */
-	unsigned pattern;
-	char *cursor;	  /* of the server; "0" at the end of a pattern, NULL: not begun */
-	GPtrArray *names; /* owned, those not looked at from the end */
-} ListPass;
+size_t resp_list_bytes = 128u << 20;
+
+typedef struct Window {
+	uint64_t number;
+	KvcKeyScope *scope; /* or NULL: everything */
+	gint64 used_us;
+	char *last;	   /* its names come after this one, "" for all of them */
+	GPtrArray *names;  /* owned; sorted, each once, when it is ready */
+	size_t bytes;	   /* of them */
+	char *bound;	   /* names after this one did not fit, or NULL */
+	bool is_ready;	   /* the SCANs are done */
+	guint at;	   /* names before are given */
+	char *patterns[3]; /* ended by NULL; "" for everything */
+	unsigned pattern;  /* that is scanned */
+	char *scan_cursor; /* of the server */
+	char *server;	   /* whose cursor that is */
+} Window;
+
+static void
+window_free(void *data)
+{
+	Window *window = data;
+
+	for (size_t i = 0; i < G_N_ELEMENTS(window->patterns); i++)
+		g_free(window->patterns[i]);
+	kvc_key_scope_unref(window->scope);
+	g_ptr_array_unref(window->names);
+	g_free(window->last);
+	g_free(window->bound);
+	g_free(window->scan_cursor);
+	g_free(window->server);
+	g_free(window);
+}
+
+GPtrArray *
+resp_windows_new(void)
+{
+	return g_ptr_array_new_with_free_func(window_free);
+}
+
+/* ---- Patterns ------------------------------------------------------------------------------ */
 
 /* PREFIX (transfer full) and anything. */
 static char *
@@ -50,107 +89,239 @@ pattern_of(char *prefix)
 }
 
 static void
-set_patterns(ListPass *pass)
+set_patterns(Window *window)
 {
-	const KvcKeyScope *scope = pass->scope;
+	const KvcKeyScope *scope = window->scope;
 	g_autofree char *model = NULL, *rank = NULL;
 
 	if (!scope) {
-		pass->patterns[0] = g_strdup("");
+		window->patterns[0] = g_strdup("");
 	} else if (scope->is_plain) {
-		pass->patterns[0] = pattern_of(g_strconcat("kvcfs:1:", scope->model_name,
-							   *scope->model_name ? "/" : "", NULL));
+		window->patterns[0] = pattern_of(g_strconcat("kvcfs:1:", scope->model_name,
+							     *scope->model_name ? "/" : "", NULL));
 	} else {
 		model = kvc_model_path_format(scope);
 		rank = kvc_rank_format(scope);
-		pass->patterns[0] = pattern_of(g_strdup_printf(
+		window->patterns[0] = pattern_of(g_strdup_printf(
 			"%s@%08x@%x@", scope->model_name, scope->kv_rank, scope->object_group_id));
-		pass->patterns[1] = pattern_of(g_strdup_printf("kvcfs:2:%s/%s/", model, rank));
+		window->patterns[1] = pattern_of(g_strdup_printf("kvcfs:2:%s/%s/", model, rank));
 	}
 }
 
-static bool
-parse_cursor(ListPass *pass, const char *cursor)
+/* ---- Windows ------------------------------------------------------------------------------- */
+
+/* What comes after LAST (transfer full). */
+static void
+begin_window(Window *window, char *last)
 {
-	g_auto(GStrv) fields = cursor ? g_strsplit(cursor, ":", -1) : NULL;
-
-	if (!cursor)
-		return true;
-	if (g_strv_length(fields) != 3)
-		return false;
-	pass->pattern = (unsigned)strtoul(fields[0], NULL, 10);
-	if (pass->pattern >= G_N_ELEMENTS(pass->patterns) || !pass->patterns[pass->pattern])
-		return false;
-	pass->cursor = *fields[1] ? g_strdup(fields[1]) : NULL;
-	g_auto(GStrv) names = g_strsplit(fields[2], ",", -1);
-	for (char **hex = names; *hex; hex++) {
-		size_t digits = strlen(*hex);
-		char *name = g_malloc0(digits / 2 + 1);
-
-		g_ptr_array_add(pass->names, name);
-		if (!kvc_hex_decode(*hex, digits, (uint8_t *)name))
-			return false;
-	}
-	return true;
+	g_free(window->last);
+	window->last = last;
+	g_ptr_array_set_size(window->names, 0);
+	window->bytes = 0;
+	g_clear_pointer(&window->bound, g_free);
+	window->is_ready = false;
+	window->at = 0;
+	window->pattern = 0;
+	g_clear_pointer(&window->scan_cursor, g_free);
 }
 
-static char *
-format_cursor(const ListPass *pass)
+static Window *
+window_new(RespStore *store, const KvcKeyScope *scope, const char *last)
 {
-	GString *cursor = g_string_new(NULL);
+	Window *window = g_new0(Window, 1);
 
-	g_string_append_printf(cursor, "%u:%s:", pass->pattern, pass->cursor ? pass->cursor : "");
-	for (guint i = 0; i < pass->names->len; i++) {
-		const char *name = g_ptr_array_index(pass->names, i);
-		g_autofree char *hex = kvc_hex_encode(name, strlen(name));
-
-		g_string_append_printf(cursor, "%s%s", i ? "," : "", hex);
-	}
-	return g_string_free(cursor, FALSE);
+	window->number = ++store->last_window;
+	window->scope = scope ? kvc_key_scope_ref((KvcKeyScope *)scope) : NULL;
+	window->names = g_ptr_array_new_with_free_func(g_free);
+	set_patterns(window);
+	begin_window(window, g_strdup(last));
+	return window;
 }
 
-/* The names of a reply to SCAN, each once. */
+/* The name that the next one of WINDOW comes after. */
+static const char *
+last_given(const Window *window)
+{
+	return window->at > 0 ? g_ptr_array_index(window->names, window->at - 1) : window->last;
+}
+
+/* Those of nobody go, so that there is room for one more. */
+static void
+drop_windows(RespStore *store)
+{
+	gint64 now_us = g_get_monotonic_time();
+
+	for (guint i = store->windows->len; i-- > 0;) {
+		const Window *window = g_ptr_array_index(store->windows, i);
+
+		if (now_us - window->used_us > IDLE_US)
+			g_ptr_array_remove_index(store->windows, i);
+	}
+	/* They are in the order of their last use. */
+	if (store->windows->len >= MAX_WINDOWS)
+		g_ptr_array_remove_index(store->windows, 0);
+}
+
+/* The window of a cursor (transfer full; in no array), or a new one; NULL: no cursor of ours. */
+static Window *
+take_window(RespStore *store, const KvcKeyScope *scope, const char *cursor)
+{
+	guint64 number = 0;
+	char *last = (char *)"";
+
+	if (cursor) {
+		number = g_ascii_strtoull(cursor, &last, 10);
+		if (last == cursor || *last != ':')
+			return NULL;
+		last++;
+	}
+	for (guint i = 0; number && i < store->windows->len; i++) {
+		Window *window = g_ptr_array_index(store->windows, i);
+
+		if (window->number == number && window->scope == scope &&
+		    !strcmp(last_given(window), last))
+			return g_ptr_array_steal_index(store->windows, i);
+	}
+	drop_windows(store);
+	return window_new(store, scope, last);
+}
+
 static int
-take_names(ListPass *pass, const redisReply *reply)
+compare_names(const void *a, const void *b)
 {
-	g_autoptr(GHashTable) seen = g_hash_table_new(g_str_hash, g_str_equal);
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
+/* Sorts; each name stays once. */
+static void
+sort_names(Window *window)
+{
+	GPtrArray *names = window->names;
+	guint n = 0;
+
+	g_ptr_array_sort(names, compare_names);
+	for (guint i = 0; i < names->len; i++) {
+		if (n > 0 && !strcmp(names->pdata[n - 1], names->pdata[i])) {
+			window->bytes -= strlen(names->pdata[i]) + NAME_OVERHEAD;
+			g_free(names->pdata[i]);
+		} else {
+			names->pdata[n++] = names->pdata[i];
+		}
+	}
+	for (guint i = n; i < names->len; i++)
+		names->pdata[i] = NULL;
+	g_ptr_array_set_size(names, (gint)n);
+}
+
+/* There are too many names: the first half of the bytes stays, and at least one. */
+static void
+trim(Window *window)
+{
+	size_t bytes = 0;
+	guint n = 0;
+
+	sort_names(window);
+	if (window->bytes <= resp_list_bytes)
+		return;
+	while (n < window->names->len && (n == 0 || bytes < resp_list_bytes / 2))
+		bytes += strlen(g_ptr_array_index(window->names, n++)) + NAME_OVERHEAD;
+	g_ptr_array_set_size(window->names, (gint)n);
+	window->bytes = bytes;
+	g_free(window->bound);
+	window->bound = g_strdup(g_ptr_array_index(window->names, n - 1));
+}
+
+/* Could be one of ours; the rest is looked at when it is given. */
+static bool
+is_candidate(const Window *window, const char *name)
+{
+	return strcmp(name, window->last) > 0 &&
+	       (!window->bound || strcmp(name, window->bound) <= 0) &&
+	       !g_str_has_prefix(name, RESP_ATTR_PREFIX) &&
+	       (strchr(name, '@') || g_str_has_prefix(name, "kvcfs:"));
+}
+
+/* The names of a reply to SCAN. */
+static int
+take_names(Window *window, RespStore *store, const redisReply *reply)
+{
 	if (reply->type == REDIS_REPLY_ERROR)
-		return resp_note_refusal(pass->r->store, reply->str, reply->len);
+		return resp_note_refusal(store, reply->str, reply->len);
 	if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-	    reply->element[0]->type != REDIS_REPLY_STRING ||
+	    reply->element[0]->type != REDIS_REPLY_STRING || reply->element[0]->len == 0 ||
 	    strspn(reply->element[0]->str, "0123456789") != reply->element[0]->len ||
 	    reply->element[1]->type != REDIS_REPLY_ARRAY)
 		return -EPROTO;
-	g_free(pass->cursor);
-	pass->cursor = g_strdup(reply->element[0]->str);
+	g_free(window->scan_cursor);
+	window->scan_cursor = g_strdup(reply->element[0]->str);
 	for (size_t i = 0; i < reply->element[1]->elements; i++) {
 		const redisReply *name = reply->element[1]->element[i];
 
 		if (name->type != REDIS_REPLY_STRING)
 			return -EPROTO;
-		if (strlen(name->str) == name->len && g_hash_table_add(seen, name->str))
-			g_ptr_array_add(pass->names, g_strdup(name->str));
+		if (strlen(name->str) != name->len || !is_candidate(window, name->str))
+			continue;
+		g_ptr_array_add(window->names, g_strdup(name->str));
+		window->bytes += name->len + NAME_OVERHEAD;
 	}
+	if (window->bytes > resp_list_bytes)
+		trim(window);
 	return 0;
 }
 
-static int
-scan(ListPass *pass, int64_t deadline_ns)
+/* A server that was restarted, or is another one, knows nothing of the cursor. */
+static void
+check_server(Window *window, const RespConnection *r)
 {
-	const char *pattern = pass->patterns[pass->pattern];
-	const char *const argv[] = {"SCAN", pass->cursor ? pass->cursor : "0", "COUNT",
-				    COUNT,  *pattern ? "MATCH" : NULL,	       pattern,
+	g_autofree char *server =
+		*r->run_id ? g_strdup(r->run_id) : g_strdup_printf("%" G_GINT64_FORMAT, r->id);
+
+	if (!g_strcmp0(window->server, server))
+		return;
+	g_free(window->server);
+	window->server = g_steal_pointer(&server);
+	window->pattern = 0;
+	g_clear_pointer(&window->scan_cursor, g_free);
+}
+
+/* One SCAN, or what is to be done after the last one. */
+static int
+scan(Window *window, RespConnection *r, int64_t deadline_ns)
+{
+	const char *pattern = window->patterns[window->pattern];
+	const char *const argv[] = {"SCAN",
+				    window->scan_cursor ? window->scan_cursor : "0",
+				    "COUNT",
+				    COUNT,
+				    *pattern ? "MATCH" : NULL,
+				    pattern,
 				    NULL};
 	redisReply *reply;
-	int rc = resp_command(pass->r, argv, &reply, deadline_ns);
 
+	if (window->scan_cursor && !strcmp(window->scan_cursor, "0")) {
+		g_clear_pointer(&window->scan_cursor, g_free);
+		if (!window->patterns[++window->pattern]) {
+			sort_names(window);
+			window->is_ready = true;
+		}
+		return 0;
+	}
+	int rc = resp_command(r, argv, &reply, deadline_ns);
 	if (rc < 0)
 		return rc;
-	rc = take_names(pass, reply);
+	rc = take_names(window, r->store, reply);
 	freeReplyObject(reply);
 	return rc;
 }
+
+/* ---- Pages --------------------------------------------------------------------------------- */
+
+typedef struct Page {
+	KvcL2ListEntry *entries;
+	size_t n, max;
+	guint first; /* name of the window that it began with */
+	bool is_last;
+} Page;
 
 static void
 item_clear(void *data)
@@ -158,93 +329,87 @@ item_clear(void *data)
 	KvcConnectorItem *item = data;
 
 	kvc_object_key_unref(item->key);
-	g_free((char *)item->name);
+	kvc_xattrs_unref(item->info.xattrs);
 }
 
-/* Those of the names that are keys of the scope, as many as there is room for. */
+/* Those of the next names that are keys of the scope, as many as there is room for. */
 static GArray *
-take_items(ListPass *pass)
+take_items(Window *window, size_t max)
 {
 	GArray *items = g_array_new(FALSE, TRUE, sizeof(KvcConnectorItem));
-	size_t max = MIN(pass->max - pass->n, RESP_MAX_BATCH);
 
 	g_array_set_clear_func(items, item_clear);
-	while (items->len < max && pass->names->len > 0) {
-		g_autofree char *name = g_ptr_array_steal_index(pass->names, pass->names->len - 1);
+	while (items->len < MIN(max, RESP_MAX_BATCH) && window->at < window->names->len) {
+		const char *name = g_ptr_array_index(window->names, window->at++);
 		g_autoptr(KvcObjectKey) key = kvc_store_name_parse(name);
 
-		if (!key || (pass->scope && key->scope != pass->scope))
+		if (!key || (window->scope && key->scope != window->scope))
 			continue;
-		KvcConnectorItem item = {.key = g_steal_pointer(&key),
-					 .name = g_steal_pointer(&name),
-					 .error = -EINPROGRESS};
+		KvcConnectorItem item = {
+			.key = g_steal_pointer(&key), .name = name, .error = -EINPROGRESS};
 		g_array_append_val(items, item);
 	}
 	return items;
 }
 
-/* Entries out of the names. */
+/* Entries out of the names; those that are gone meanwhile are left out. */
 static int
-take_entries(ListPass *pass, int64_t deadline_ns)
+take_entries(Window *window, RespConnection *r, Page *page, int64_t deadline_ns)
 {
-	g_autoptr(GArray) items = take_items(pass);
+	g_autoptr(GArray) items = take_items(window, page->max - page->n);
 	KvcConnectorItem *asked[RESP_MAX_BATCH];
 
 	if (items->len == 0)
 		return 0;
 	for (guint i = 0; i < items->len; i++)
 		asked[i] = &g_array_index(items, KvcConnectorItem, i);
-	int rc = resp_exists(pass->r, asked, items->len, deadline_ns);
-	if (rc < 0)
-		return rc;
-	for (guint i = 0; i < items->len; i++) {
+	int rc = resp_exists(r, asked, items->len, deadline_ns);
+	for (guint i = 0; rc == 0 && i < items->len; i++) {
 		if (asked[i]->error < 0)
 			continue;
-		pass->entries[pass->n].key = kvc_object_key_ref(asked[i]->key);
-		pass->entries[pass->n++].info = asked[i]->info;
+		page->entries[page->n].key = kvc_object_key_ref(asked[i]->key);
+		page->entries[page->n++].info = asked[i]->info;
+		asked[i]->info.xattrs = NULL;
 	}
-	return 0;
+	return rc;
 }
 
-static bool
-is_scanned(const ListPass *pass)
-{
-	return pass->cursor && !strcmp(pass->cursor, "0");
-}
-
-/* Is there another pattern? */
-static bool
-next_pattern(ListPass *pass)
-{
-	if (!pass->patterns[pass->pattern + 1])
-		return false;
-	pass->pattern++;
-	g_clear_pointer(&pass->cursor, g_free);
-	return true;
-}
-
-/* *MORE: it is not the last page. */
+/* A page is of one window: until the next one comes, it can be given again. */
 static int
-fill_page(ListPass *pass, bool *more, int64_t deadline_ns)
+fill_page(Window *window, RespConnection *r, Page *page, int64_t deadline_ns)
 {
-	gint64 end_us = g_get_monotonic_time() + PAGE_NS / 1000;
+	gint64 end_us = g_get_monotonic_time() + PAGE_US;
 	int rc = 0;
 
-	*more = true;
-	while (rc == 0 && pass->n < pass->max) {
-		if (pass->names->len > 0) {
-			rc = take_entries(pass, deadline_ns);
-		} else if (is_scanned(pass)) {
-			*more = next_pattern(pass);
-			if (!*more)
-				return 0;
-		} else if (g_get_monotonic_time() > end_us) {
-			return 0;
+	check_server(window, r);
+	while (rc == 0 && page->n < page->max) {
+		bool is_used_up = window->is_ready && window->at == window->names->len;
+
+		if (is_used_up && !window->bound) {
+			page->is_last = true;
+			break;
+		} else if (window->is_ready && !is_used_up) {
+			rc = take_entries(window, r, page, deadline_ns);
+		} else if (page->n > 0 || g_get_monotonic_time() > end_us) {
+			break;
+		} else if (is_used_up) {
+			begin_window(window, g_strdup(last_given(window)));
+			page->first = 0;
 		} else {
-			rc = scan(pass, deadline_ns);
+			rc = scan(window, r, deadline_ns);
 		}
 	}
 	return rc;
+}
+
+static void
+drop_entries(Page *page)
+{
+	for (size_t i = 0; i < page->n; i++) {
+		kvc_object_key_unref(page->entries[i].key);
+		kvc_xattrs_unref(page->entries[i].info.xattrs);
+		page->entries[i] = (KvcL2ListEntry){0};
+	}
 }
 
 ssize_t
@@ -255,22 +420,26 @@ resp_list(void *connection,
 	  size_t max,
 	  int64_t deadline_ns)
 {
-	g_autoptr(GPtrArray) names = g_ptr_array_new_with_free_func(g_free);
+	RespConnection *r = connection;
 	g_autofree char *at = g_steal_pointer(cursor);
-	ListPass pass = {
-		.r = connection, .scope = scope, .entries = entries, .max = max, .names = names};
-	bool more;
-	int rc = -EINVAL;
+	Window *window = take_window(r->store, scope, at);
 
-	set_patterns(&pass);
-	if (parse_cursor(&pass, at))
-		rc = fill_page(&pass, &more, deadline_ns);
-	if (rc == 0 && more)
-		*cursor = format_cursor(&pass);
-	for (size_t i = 0; rc < 0 && i < pass.n; i++)
-		kvc_object_key_unref(entries[i].key);
-	for (size_t i = 0; i < G_N_ELEMENTS(pass.patterns); i++)
-		g_free(pass.patterns[i]);
-	g_free(pass.cursor);
-	return rc < 0 ? rc : (ssize_t)pass.n;
+	if (!window)
+		return -EINVAL;
+	Page page = {.entries = entries, .max = max, .first = window->at};
+	int rc = fill_page(window, r, &page, deadline_ns);
+	if (rc < 0) {
+		drop_entries(&page);
+		window->at = page.first;
+	} else if (!page.is_last) {
+		*cursor = g_strdup_printf("%" G_GUINT64_FORMAT ":%s", window->number,
+					  last_given(window));
+	}
+	if (page.is_last) {
+		window_free(window);
+	} else { /* also after a failure: the caller may try again */
+		window->used_us = g_get_monotonic_time();
+		g_ptr_array_add(r->store->windows, window);
+	}
+	return rc < 0 ? rc : (ssize_t)page.n;
 }

@@ -42,8 +42,11 @@ note_text(RespStore *store, const char *text, size_t len)
 int
 resp_note_refusal(RespStore *store, const char *text, size_t len)
 {
+	static const char no_key[] = "ERR no such key"; /* RENAME */
 	size_t word = 0;
 
+	if (len == strlen(no_key) && memcmp(text, no_key, len) == 0)
+		return -ENOENT;
 	while (word < len && text[word] != ' ')
 		word++;
 	for (size_t i = 0; i < G_N_ELEMENTS(refusals); i++) {

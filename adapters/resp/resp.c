@@ -85,6 +85,7 @@ store_free(void *user)
 	RespStore *store = user;
 
 	g_ptr_array_unref(store->doubtful);
+	g_ptr_array_unref(store->windows);
 	pthread_mutex_destroy(&store->lock);
 	g_free(store->server_error);
 	g_free(store->host);
@@ -110,6 +111,7 @@ store_new(const KvcOptions *options)
 	store->idle_ns = (int64_t)(kvc_options_get_double(options, "request_timeout") * 1e9);
 	pthread_mutex_init(&store->lock, NULL);
 	store->doubtful = g_ptr_array_new_with_free_func(doubt_free);
+	store->windows = resp_windows_new();
 	return store;
 }
 
@@ -160,6 +162,7 @@ static const KvcConnectorOps resp_ops = {
 	.set = resp_set,
 	.exists = resp_exists,
 	.remove = resp_remove,
+	.set_attributes = resp_set_attributes,
 	.rename = resp_rename,
 	.list = resp_list,
 	.size = resp_size,
@@ -206,6 +209,7 @@ static const KvcL2AdapterOps resp_adapter_ops = {
 	.open = resp_open,
 	KVC_CONNECTOR_SLOTS,
 	.rename_key = kvc_connector_rename_key,
+	.set_attributes = kvc_connector_set_attributes,
 	.list = kvc_connector_list,
 	.get_changes = kvc_connector_get_changes,
 	.usage = kvc_connector_usage,

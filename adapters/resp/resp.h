@@ -48,6 +48,10 @@ typedef struct RespStore {
 	char *server_error;  /* the last one */
 	GPtrArray *doubtful; /* of RespDoubt */
 
+	/* Of the one thread at a time that lists: the framework's caller_mutex */
+	GPtrArray *windows; /* resp_windows_new() */
+	uint64_t last_window;
+
 	/* Atomic */
 	atomic_int state;
 	atomic_uint n_doubtful;
@@ -64,10 +68,10 @@ typedef struct RespConnection {
 	char buffer[16384];
 } RespConnection;
 
-/* One reply that is not an array: its line, and of a string only the length. */
+/* The line of a reply: of a string only the length. */
 typedef struct RespReply {
-	char type;	/* + - : $ */
-	int64_t number; /* of ':' and '$' (-1: there is none) */
+	char type;	/* + - : $, or * of an array, whose replies come next */
+	int64_t number; /* of ':' and '$' (-1: there is none); replies in the array */
 	int error;	/* -errno of '-', else 0 */
 } RespReply;
 
@@ -100,12 +104,37 @@ void resp_note_unreachable(RespStore *store, const char *text);
 void resp_note_success(RespStore *store, bool is_change);
 void resp_describe(void *store, KvcDescribeFunc func, void *user);
 
+/* resp-attr.c: what goes with a value, in a value of its own that others do not look at. */
+
+#define RESP_ATTR_PREFIX "kvcfs:a:"
+/* Of a value that can be one: all xattrs, their lengths, and the first line. */
+#define RESP_ATTR_MAX_BYTES (256u << 10)
+
+/* The name (transfer full) that the attributes of NAME have. */
+char *resp_attr_name(const char *name);
+/* Is there something to say? ATTRIBUTES may be NULL. */
+bool resp_attr_is_needed(const KvcObjectKey *key, const KvcObjectAttributes *attributes);
+/* The text (transfer full) of the attributes of a value of BYTES. */
+GString *resp_attr_format(const KvcObjectAttributes *attributes, uint64_t bytes);
+/* Into INFO, whose bytes are set, unless the text is about a value of another size, or nonsense. */
+void resp_attr_parse(const char *text, size_t len, KvcL2ObjectInfo *info);
+
+/* resp-list.c */
+
+/* Names are read ahead, so many bytes; a test has less. */
+extern size_t resp_list_bytes;
+GPtrArray *resp_windows_new(void);
+
 /* resp-commands.c, resp-list.c: KvcConnectorOps. */
 
 int resp_get(void *connection, KvcConnectorItem *const *items, size_t n, int64_t deadline_ns);
 int resp_set(void *connection, KvcConnectorItem *const *items, size_t n, int64_t deadline_ns);
 int resp_exists(void *connection, KvcConnectorItem *const *items, size_t n, int64_t deadline_ns);
 int resp_remove(void *connection, KvcConnectorItem *const *items, size_t n, int64_t deadline_ns);
+int resp_set_attributes(void *connection,
+			KvcConnectorItem *const *items,
+			size_t n,
+			int64_t deadline_ns);
 int resp_rename(void *connection,
 		const KvcConnectorItem *old_item,
 		const KvcConnectorItem *new_item,

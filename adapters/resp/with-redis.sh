@@ -1,9 +1,15 @@
-#!/bin/sh
+#!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# with-redis.sh COMMAND...: runs the command with "@SERVER@" in its arguments replaced by the socket of a Redis server
-# of its own, in a private directory and without a port. 77: no redis-server on this machine.
-set -eu
+# with-redis.sh COMMAND...: runs the command with these replaced in its arguments, by what leads to a Redis server of
+# its own in a private directory:
+#
+#   @SERVER@     its socket, where no password is asked for
+#   @PORT@       its port at 127.0.0.1, and there are the user "kvc", who may do what the adapter has to and no more, and
+#   @PASSWORD@   the file with his password
+#
+# 77: no redis-server on this machine.
+set -euo pipefail
 command -v redis-server >/dev/null || {
 	echo "skipped: no command redis-server"
 	exit 77
@@ -11,26 +17,56 @@ command -v redis-server >/dev/null || {
 work=$(mktemp -d)
 server=
 end() {
-	[ -z "$server" ] || kill "$server" 2>/dev/null || true
-	[ -z "$server" ] || wait "$server" 2>/dev/null || true
+	[[ -z $server ]] || kill "$server" 2>/dev/null || true
+	[[ -z $server ]] || wait "$server" 2>/dev/null || true
 	rm -rf "$work"
 }
 trap end EXIT
 trap 'exit 1' INT TERM
-redis-server --port 0 --unixsocket "$work/socket" --dir "$work" --save '' --appendonly no --databases 1000 \
-	--daemonize no >"$work/log" 2>&1 &
-server=$!
-n=0
-until [ -S "$work/socket" ]; do
-	n=$((n + 1))
-	[ "$n" -lt 200 ] && kill -0 "$server" || {
-		cat "$work/log"
-		exit 1
-	}
-	sleep 0.05
-done
+
+commands="+get +set +mset +del +strlen +exists +rename +multi +exec +scan +dbsize +info +ping +select +client|id +client|kill"
+(umask 077 && echo "a password" >"$work/password")
+# start PORT SOCKET: false if there is somebody at the port.
+start() {
+	cat >"$work/conf" <<-END
+		bind 127.0.0.1
+		port $1
+		unixsocket "$2"
+		dir "$work"
+		save ""
+		appendonly no
+		databases 1000
+		user kvc on ">a password" ~* -@all $commands
+	END
+	# Not on the same server as a socket for everybody.
+	[[ $1 == 0 ]] || echo "user default off" >>"$work/conf"
+	redis-server "$work/conf" >"$work/log" 2>&1 &
+	server=$!
+	until [[ -S $2 ]]; do
+		kill -0 "$server" 2>/dev/null || return 1
+		sleep 0.05
+	done
+}
+case $* in
+*@PORT@*)
+	for ((i = 0; i < 20; i++)); do
+		port=$((RANDOM % 20000 + 10000))
+		! start "$port" "$work/socket" || break
+	done
+	;;
+*)
+	port=0
+	start 0 "$work/socket" || true
+	;;
+esac
+kill -0 "$server" 2>/dev/null || {
+	cat "$work/log"
+	exit 1
+}
+arguments=()
 for argument; do
-	shift
-	set -- "$@" "$(printf '%s' "$argument" | sed "s|@SERVER@|$work/socket|g")"
+	argument=${argument//@SERVER@/$work/socket}
+	argument=${argument//@PORT@/$port}
+	arguments+=("${argument//@PASSWORD@/$work/password}")
 done
-"$@"
+"${arguments[@]}"

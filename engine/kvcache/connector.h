@@ -68,6 +68,12 @@ typedef struct KvcConnectorOps {
 	KvcConnectorCall exists; /* required */
 	KvcConnectorCall remove; /* required; -ENOENT is as good as 0 */
 
+	/*
+	 * Optional, with kvc_connector_set_attributes in the adapter's vtable; see there. Each item
+	 * that is stored gets the attributes of its object, which are not NULL. Also called for a
+	 * store that is skipped.
+	 */
+	KvcConnectorCall set_attributes;
 	/* Optional, with kvc_connector_rename_key in the adapter's vtable; see there. */
 	int (*rename)(void *connection,
 		      const KvcConnectorItem *old_item,
@@ -139,6 +145,9 @@ int kvc_connector_delete_keys(KvcL2Adapter *adapter,
 			      size_t n,
 			      KvcBitmap *deleted);
 int kvc_connector_rename_key(KvcL2Adapter *adapter, KvcObjectKey *old_key, KvcObjectKey *new_key);
+int kvc_connector_set_attributes(KvcL2Adapter *adapter,
+				 KvcObjectKey *key,
+				 const KvcObjectAttributes *attributes);
 ssize_t kvc_connector_list(KvcL2Adapter *adapter,
 			   const KvcKeyScope *scope,
 			   char **cursor,

@@ -11,9 +11,9 @@
 # (too slow to find anything there).
 valgrind_excluded='io|storage-manager|storage-manager-attributes|store-deleter|adapter-set|adapter-fs.*|contract-adapter|public-headers|exports'
 
-# unit_names TREE: of the meson tests but the random ones.
+# unit_names TREE: of the meson tests but the random and the long ones.
 unit_names() {
-	meson test -C "$1" --list --no-suite random 2>/dev/null | sed -n 's,^[^ ]* / ,,p'
+	meson test -C "$1" --list --no-suite random --no-suite long 2>/dev/null | sed -n 's,^[^ ]* / ,,p'
 }
 
 run_valgrind() {
