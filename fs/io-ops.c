@@ -317,6 +317,31 @@ flush_keys(KvcfsHandle *handle, pid_t tid)
 	return is_whole && !are_lines ? -EINVAL : 0;
 }
 
+static void
+flush_keys_now(fuse_req_t req, KvcfsWake why, void *user)
+{
+	fuse_reply_err(req, -flush_keys(user, fuse_req_ctx(req)->pid));
+}
+
+/*
+ * What has closed an entry or the chain before comes before: its RELEASE is waited for as a LOOKUP
+ * does. HANDLE stays, it has not been released.
+ */
+static void
+flush_keys_in_order(fuse_req_t req, KvcfsHandle *handle)
+{
+	Kvcfs *fs = handle->inode->fs;
+	KvcfsClosingFilter filter = {.prefix = handle->inode->parent, .with_entries = true};
+	pthread_mutex_lock(&fs->names);
+	bool is_replacing = handle->is_replacing;
+	kvcfs_closing_end_locked(fs, &handle->closing); /* not for itself */
+	pthread_mutex_unlock(&fs->names);
+	if (is_replacing && kvcfs_is_closing(fs, &filter))
+		kvcfs_wait_for_commit(fs, req, &filter, flush_keys_now, handle);
+	else
+		flush_keys_now(req, KVCFS_WAKE_DONE, handle);
+}
+
 void
 kvcfs_keys_release(KvcfsHandle *handle)
 {
@@ -371,9 +396,11 @@ kvcfs_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 	KvcfsHandle *handle = kvcfs_handle_of(fi);
 	Kvcfs *fs = handle->inode->fs;
 	int rc = 0;
-	if (handle->kind == KVCFS_HANDLE_KEYS_WRITE)
-		rc = flush_keys(handle, fuse_req_ctx(req)->pid);
-	else if (handle->kind == KVCFS_HANDLE_WRITE)
+	if (handle->kind == KVCFS_HANDLE_KEYS_WRITE) {
+		flush_keys_in_order(req, handle);
+		return;
+	}
+	if (handle->kind == KVCFS_HANDLE_WRITE)
 		rc = kvcfs_staging_flush(handle->inode, fuse_req_ctx(req)->pid);
 	if (rc < 0 || handle->kind != KVCFS_HANDLE_WRITE ||
 	    !kvc_storage_manager_is_half_dirty(fs->sm)) {

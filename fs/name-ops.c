@@ -670,6 +670,8 @@ unlink_waits(fuse_req_t req, KvcfsInode *dir, const char *name)
 {
 	KvcObjectKey *key = has_objects(dir) ? kvcfs_name_to_key(dir->scope, name) : NULL;
 	KvcfsClosingFilter filter = {.key = key};
+	if (dir->kind == KVCFS_PREFIX)
+		filter = (KvcfsClosingFilter){.prefix = dir, .with_entries = true};
 	if (!key || !kvcfs_is_closing(dir->fs, &filter)) {
 		kvc_object_key_unref(key);
 		return false;
