@@ -2,9 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # st_nlink of an object is 1 and the references to it: no places that writers only hold, none of directories that are
-# gone.
-#
-# parallel
+# gone. (Not beside others: it drops the kernel's caches.)
 
 . "$(dirname "$0")/lib.sh"
 
