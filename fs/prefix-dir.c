@@ -37,7 +37,7 @@ prefix_inode_locked(KvcfsInode *rank, const char *name, KvcObjectKey *key)
 	prefix->uid = rank->uid;
 	prefix->gid = rank->gid;
 	prefix->mtime_ns = prefix->chain->mtime_ns = kvcfs_wall_ns();
-	g_hash_table_insert(fs->prefixes, prefix->key, prefix);
+	g_hash_table_replace(fs->prefixes, prefix->key, prefix);
 	return prefix;
 }
 
@@ -166,7 +166,7 @@ move_chain_locked(KvcfsInode *prefix, KvcObjectKey *key, const char *name)
 	kvcfs_inode_set_key_locked(prefix, key);
 	kvcfs_inode_set_name_locked(prefix, name);
 	kvcfs_prefix_note_version_locked(prefix);
-	g_hash_table_insert(fs->prefixes, prefix->key, prefix);
+	g_hash_table_replace(fs->prefixes, prefix->key, prefix);
 	return 0;
 }
 
