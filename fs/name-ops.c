@@ -629,16 +629,17 @@ unlink_now(fuse_req_t req, KvcfsInode *dir, const char *name)
 
 /* An UNLINK or RMDIR that waits. Interrupted or not, it is then done. */
 typedef struct Removal {
-	KvcfsInode *dir;   /* owned reference */
-	char *name;	   /* owned */
-	KvcObjectKey *key; /* owned: what commits are waited for, or NULL */
+	KvcfsInode *dir;    /* owned reference */
+	char *name;	    /* owned */
+	KvcObjectKey *key;  /* owned: what commits are waited for, or NULL */
+	KvcfsInode *prefix; /* owned reference: RMDIR of it, or NULL */
 } Removal;
 
 static Removal *
 removal_new(KvcfsInode *dir, const char *name, KvcObjectKey *key)
 {
 	Removal *removal = g_new(Removal, 1);
-	*removal = (Removal){kvcfs_inode_ref(dir), g_strdup(name), key};
+	*removal = (Removal){kvcfs_inode_ref(dir), g_strdup(name), key, NULL};
 	return removal;
 }
 
@@ -647,6 +648,8 @@ removal_free(Removal *removal)
 {
 	kvcfs_inode_unref(removal->dir, 1);
 	kvc_object_key_unref(removal->key);
+	if (removal->prefix)
+		kvcfs_inode_unref(removal->prefix, 1);
 	g_free(removal->name);
 	g_free(removal);
 }
@@ -705,33 +708,51 @@ rmdir_now(fuse_req_t req, KvcfsInode *dir, const char *name)
 }
 
 static void
-rmdir_step(fuse_req_t req, KvcfsWake why, void *user)
+rmdir_released(fuse_req_t req, KvcfsWake why, void *user)
 {
 	Removal *removal = user;
 	rmdir_now(req, removal->dir, removal->name);
 	removal_free(removal);
 }
 
-/* Before the chain of a prefix directory is loaded, nobody knows whether it lists anything. */
-static bool
-rmdir_waits(fuse_req_t req, KvcfsInode *dir, const char *name)
+/* What somebody has closed in a prefix directory may be listed in a moment. */
+static void
+rmdir_when_released(fuse_req_t req, KvcfsInode *dir, const char *name, KvcfsInode *prefix)
 {
 	Kvcfs *fs = dir->fs;
-	KvcfsInode *prefix = dir->kind == KVCFS_RANK ? kvcfs_prefix_lookup(dir, name) : NULL;
-	if (!prefix)
-		return false;
-	bool waits = !kvcfs_prefix_is_loaded(prefix);
-	if (waits)
-		kvcfs_prefix_wait(prefix, req, kvcfs_now_ns() + fs->config.lookup_wait_ns,
-				  rmdir_step, removal_new(dir, name, NULL));
-	kvcfs_inode_unref(prefix, 1);
-	return waits;
+	KvcfsClosingFilter filter = {.prefix = prefix, .with_entries = true};
+	if (!prefix || !kvcfs_is_closing(fs, &filter)) {
+		rmdir_now(req, dir, name);
+		return;
+	}
+	Removal *removal = removal_new(dir, name, NULL);
+	removal->prefix = kvcfs_inode_ref(prefix);
+	kvcfs_count(fs, changes_waited_commit);
+	kvcfs_wait_for_commit(fs, req, &filter, rmdir_released, removal);
+}
+
+static void
+rmdir_loaded(fuse_req_t req, KvcfsWake why, void *user)
+{
+	Removal *removal = user;
+	rmdir_when_released(req, removal->dir, removal->name, removal->prefix);
+	removal_free(removal);
 }
 
 void
 kvcfs_op_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name)
 {
 	KvcfsInode *dir = kvcfs_inode_of(kvcfs_of(req), parent);
-	if (!rmdir_waits(req, dir, name))
-		rmdir_now(req, dir, name);
+	KvcfsInode *prefix = dir->kind == KVCFS_RANK ? kvcfs_prefix_lookup(dir, name) : NULL;
+	if (prefix && !kvcfs_prefix_is_loaded(prefix)) {
+		/* Before its chain is loaded, nobody knows whether it lists anything. */
+		Removal *removal = removal_new(dir, name, NULL);
+		removal->prefix = kvcfs_inode_ref(prefix);
+		kvcfs_prefix_wait(prefix, req, kvcfs_now_ns() + dir->fs->config.lookup_wait_ns,
+				  rmdir_loaded, removal);
+	} else {
+		rmdir_when_released(req, dir, name, prefix);
+	}
+	if (prefix)
+		kvcfs_inode_unref(prefix, 1);
 }

@@ -337,6 +337,7 @@ rename_entry(KvcfsInode *dir,
 
 typedef struct Rename {
 	KvcfsInode *dir, *new_dir; /* owned references */
+	KvcfsInode *target;	   /* owned reference: the prefix that is replaced, or NULL */
 	char *name, *new_name;
 	unsigned flags;
 } Rename;
@@ -349,6 +350,8 @@ rename_step(fuse_req_t req, KvcfsWake why, void *user)
 					  rename->new_name, rename->flags, fuse_req_ctx(req)->pid));
 	kvcfs_inode_unref(rename->dir, 1);
 	kvcfs_inode_unref(rename->new_dir, 1);
+	if (rename->target)
+		kvcfs_inode_unref(rename->target, 1);
 	g_free(rename->name);
 	g_free(rename->new_name);
 	g_free(rename);
@@ -356,27 +359,46 @@ rename_step(fuse_req_t req, KvcfsWake why, void *user)
 
 /*
  * A writer that has just closed the temporary file: its RELEASE is on its way, and the rename is to
- * be the commit.
+ * be the commit. Or one of an entry of the prefix directory that would be replaced, which is not
+ * empty then. true: answered later.
  */
-static void
-rename_when_released(fuse_req_t req,
-		     KvcfsInode *dir,
-		     const char *name,
-		     KvcfsInode *new_dir,
-		     const char *new_name,
-		     unsigned flags)
+static bool
+rename_waits(fuse_req_t req,
+	     KvcfsInode *dir,
+	     const char *name,
+	     KvcfsInode *new_dir,
+	     const char *new_name,
+	     unsigned flags)
 {
+	Kvcfs *fs = dir->fs;
+	KvcfsClosingFilter filter = {.dir = dir, .name = name};
+	KvcfsInode *target = NULL;
+	bool waits = kvcfs_is_closing(fs, &filter);
+	if (!waits && new_dir->kind == KVCFS_RANK && !kvcfs_name_is_hash(new_name))
+		target = kvcfs_prefix_lookup(new_dir, new_name);
+	if (target) {
+		filter = (KvcfsClosingFilter){.prefix = target, .with_entries = true};
+		waits = kvcfs_is_closing(fs, &filter);
+	}
+	if (!waits) {
+		if (target)
+			kvcfs_inode_unref(target, 1);
+		return false;
+	}
 	Rename *rename = g_new(Rename, 1);
 	*rename = (Rename){
 		.dir = kvcfs_inode_ref(dir),
 		.new_dir = kvcfs_inode_ref(new_dir),
+		.target = target,
 		.name = g_strdup(name),
 		.new_name = g_strdup(new_name),
 		.flags = flags,
 	};
-	KvcfsClosingFilter filter = {.dir = rename->dir, .name = rename->name};
-	kvcfs_count(dir->fs, changes_waited_commit);
-	kvcfs_wait_for_commit(dir->fs, req, &filter, rename_step, rename);
+	if (!target)
+		filter = (KvcfsClosingFilter){.dir = rename->dir, .name = rename->name};
+	kvcfs_count(fs, changes_waited_commit);
+	kvcfs_wait_for_commit(fs, req, &filter, rename_step, rename);
+	return true;
 }
 
 void
@@ -404,9 +426,7 @@ kvcfs_op_rename(fuse_req_t req,
 		rc = 0;
 	if (rc < 0)
 		fuse_reply_err(req, -rc);
-	else if (kvcfs_is_closing(fs, &(KvcfsClosingFilter){.dir = dir, .name = name}))
-		rename_when_released(req, dir, name, new_dir, new_name, flags);
-	else
+	else if (!rename_waits(req, dir, name, new_dir, new_name, flags))
 		fuse_reply_err(req, -rename_entry(dir, name, new_dir, new_name, flags,
 						  fuse_req_ctx(req)->pid));
 }

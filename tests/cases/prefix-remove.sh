@@ -8,6 +8,8 @@
 
 . "$(dirname "$0")/lib.sh"
 
+require_cmd python3
+
 n=200
 declare -a h=()
 start_fs
@@ -63,4 +65,36 @@ stop_fs
 start_bare --lookup-wait 5000 --l2-adapter "type=fault_inject,inner=type=fs\\,base_path=$L2,faults=delay,rate=1,delay_ms=50"
 rmdir "$RANK/empty" || fail "rmdir of a prefix that lists nothing"
 expect_errno ENOENT stat "$RANK/empty"
+
+# What lists an entry that was closed a moment ago is not empty.
+python3 - "$RANK" <<'P' || fail "a prefix directory goes with what has just been closed in it"
+import errno, os, sys
+rank = sys.argv[1]
+
+
+def write(path):
+    with open(path, "w") as f:
+        f.write("data")
+
+
+def error_of(call, *args):
+    try:
+        call(*args)
+    except OSError as e:
+        return e.errno
+    return 0
+
+
+for i in range(100):
+    prefix, other = f"{rank}/prefix{i}", f"{rank}/other{i}"
+    os.mkdir(prefix)
+    os.mkdir(other)
+    write(f"{prefix}/{i:032x}")
+    assert error_of(os.rmdir, prefix) == errno.ENOTEMPTY, i
+    write(f"{prefix}/{1000 + i:032x}")
+    assert error_of(os.rename, other, prefix) == errno.ENOTEMPTY, i
+    with open(f"{prefix}/.keys", "w"):
+        pass
+    assert error_of(os.rmdir, prefix) == 0, i
+P
 stop_fs
