@@ -256,6 +256,8 @@ class Group:
         w = handle.file
         if handle.is_writer() and w.needs_tail and not (w.is_unproven() and self.random.random() < 0.5):
             self.write(handle, b"!", len(w.data) - 1)
+        if handle.is_writer() and w.n_writers == 1 and w.target and self.is_twin(w, *w.target):
+            self.write(handle, b"!", len(w.data))
         if handle.map_bytes and not (self.has_passthrough and self.random.random() < 0.5):
             self.unmap(handle)
         self.expect(0, worker, "close", handle.number)
@@ -267,6 +269,9 @@ class Group:
         if handle.map_bytes and w not in self.writings and w.target:
             # A store before the commit would be a write after the close.
             self.wait_for_commit(worker, handle, w.target)
+
+    def is_twin(self, w, directory, name):
+        return False
 
     def wait_for_commit(self, worker, handle, target):
         """Who looks for the name waits for it; not its maker, who may see his own file: then nothing is stored."""
