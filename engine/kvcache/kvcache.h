@@ -33,7 +33,7 @@ KVC_BEGIN_DECLS
  * MAJOR 0 is before the first release: there each MINOR may change anything.
  * The interfaces of modules have numbers of their own: KVC_L2_ADAPTER_API and KVC_POLICY_API.
  */
-#define KVC_API_VERSION 2
+#define KVC_API_VERSION 3
 
 /*
  * KVC_API_VERSION of the library that is running. Not less than the one that the program was
