@@ -27,6 +27,8 @@ raw_block_begin_change(RawBlock *rb)
 	if (rb->super.is_clean) {
 		rb->super.is_clean = false;
 		rc = raw_block_write_super(rb);
+		if (rc == 0)
+			rc = raw_block_sync(rb);
 		rb->super.is_clean = rc < 0; /* not for certain: it is written again */
 	}
 	if (rc == 0)

@@ -12,7 +12,6 @@
 #include <inttypes.h>
 #include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <kvcache/crc.h>
 
@@ -216,8 +215,8 @@ write_all(RawBlock *rb, size_t bytes, uint64_t objects)
 		rc = move(rb, write_piece, data, pages);
 	unmap_memory(data, pages);
 	/* Everything that it tells of, too. */
-	if (rc == 0 && fdatasync(rb->fd) < 0)
-		rc = -errno;
+	if (rc == 0)
+		rc = raw_block_sync(rb);
 	if (rc < 0)
 		return rc;
 	rb->super.is_clean = true;
@@ -225,11 +224,8 @@ write_all(RawBlock *rb, size_t bytes, uint64_t objects)
 	rb->super.checkpoint_objects = objects;
 	rb->super.checkpoint_crc = crc;
 	rb->super.last_generation = atomic_load(&rb->last_generation);
-	rc = raw_block_write_super(rb);
-	if (rc == 0 && fdatasync(rb->fd) < 0)
-		rc = -errno;
-	/* If that failed it may be so or not; before the next change it will not be. */
-	return rc;
+	/* If that fails it may be so or not; before the next change it will not be. */
+	return raw_block_write_super(rb);
 }
 
 /* May it be written now? Then nobody changes anything until end_checkpoint(). */
@@ -275,7 +271,6 @@ raw_block_checkpoint_write(RawBlock *rb)
 		raw_block_note_error(rb, RAW_BLOCK_STORE, "write the checkpoint", NULL, -rc);
 	} else {
 		atomic_fetch_add(&rb->stats.checkpoints, 1);
-		atomic_store(&rb->is_unsynced, false);
 		pthread_mutex_lock(&rb->lock);
 		rb->is_loaded_by_checkpoint = true; /* the next start will be */
 		pthread_mutex_unlock(&rb->lock);
@@ -296,6 +291,16 @@ is_quiet(RawBlock *rb)
 	return is_due;
 }
 
+/* Is what was deleted in the last second gone whatever happens to the power? */
+static void
+sync_tombstones(RawBlock *rb)
+{
+	int rc = atomic_load(&rb->is_unsynced) ? raw_block_sync(rb) : 0;
+
+	if (rc < 0)
+		raw_block_note_error(rb, RAW_BLOCK_STORE, "flush deletions", NULL, -rc);
+}
+
 void *
 raw_block_keeper_main(void *user)
 {
@@ -304,11 +309,13 @@ raw_block_keeper_main(void *user)
 	raw_block_start(rb);
 	pthread_mutex_lock(&rb->lock);
 	while (!atomic_load(&rb->closing)) {
-		int64_t due = raw_block_now_ns(CLOCK_MONOTONIC) + SEC_NS;
+		int64_t pause = rb->checkpoint_ns > 0 ? MIN(rb->checkpoint_ns, SEC_NS) : SEC_NS;
+		int64_t due = raw_block_now_ns(CLOCK_MONOTONIC) + pause;
 		struct timespec until = {due / SEC_NS, due % SEC_NS};
 
 		pthread_cond_timedwait(&rb->wake, &rb->lock, &until);
 		pthread_mutex_unlock(&rb->lock);
+		sync_tombstones(rb);
 		if (is_quiet(rb))
 			raw_block_checkpoint_write(rb);
 		pthread_mutex_lock(&rb->lock);

@@ -73,6 +73,19 @@ raw_block_write(RawBlock *rb, const void *data, size_t bytes, uint64_t offset)
 	return 0;
 }
 
+int
+raw_block_sync(RawBlock *rb)
+{
+	bool was_unsynced = atomic_exchange(&rb->is_unsynced, false);
+
+	if (fdatasync(rb->fd) == 0)
+		return 0;
+	int rc = -errno;
+	if (was_unsynced)
+		atomic_store(&rb->is_unsynced, true);
+	return rc;
+}
+
 uint64_t
 raw_block_slot_offset(const RawBlock *rb, uint32_t slot)
 {
@@ -136,7 +149,10 @@ make_file(RawBlock *rb, uint64_t capacity, GError **error)
 
 	if (stat(rb->path, &st) == 0)
 		return true;
-	if (errno != ENOENT || g_str_has_prefix(rb->path, "/dev/"))
+	/* A misspelt device is no file in memory. */
+	bool is_device =
+		g_str_has_prefix(rb->path, "/dev/") && !g_str_has_prefix(rb->path, "/dev/shm/");
+	if (errno != ENOENT || is_device)
 		return fail(error, errno, "cannot open device_path \"%s\": %s", rb->path,
 			    g_strerror(errno));
 	if (capacity == 0)
@@ -301,30 +317,27 @@ read_supers(RawBlock *rb, uint32_t *version, int *rc)
 	return found->state;
 }
 
-/* Are there zeros only from OFFSET on? 1, 0 or -errno. */
+/* Are there zeros only from OFFSET on, in BYTES, whole pages? 1, 0 or -errno. */
 static int
-is_zero(RawBlock *rb, uint64_t offset, uint64_t bytes)
+is_zero(RawBlock *rb, uint64_t offset, size_t bytes)
 {
-	_Alignas(RAW_BLOCK_PAGE_BYTES) uint8_t page[RAW_BLOCK_PAGE_BYTES];
+	uint8_t *data = aligned_alloc(RAW_BLOCK_PAGE_BYTES, bytes);
+	int rc = data ? raw_block_read(rb, data, bytes, offset) : -ENOMEM;
 
-	for (uint64_t at = 0; at < bytes; at += sizeof(page)) {
-		int rc = read_page(rb, page, offset + at);
-
-		if (rc < 0)
-			return rc;
-		if (page[0] || memcmp(page, page + 1, sizeof(page) - 1) != 0)
-			return 0;
-	}
-	return 1;
+	if (rc == 0)
+		rc = data[0] == 0 && !memcmp(data, data + 1, bytes - 1);
+	free(data);
+	return rc;
 }
 
 static int
 is_empty(RawBlock *rb, uint64_t total)
 {
-	uint64_t begin = MIN(total, EMPTY_BEGIN_BYTES), end = MIN(total, EMPTY_END_BYTES);
-	int rc = is_zero(rb, 0, begin);
+	int rc;
 
-	return rc == 1 ? is_zero(rb, total - end, end) : rc;
+	total -= total % RAW_BLOCK_PAGE_BYTES;
+	rc = is_zero(rb, 0, MIN(total, EMPTY_BEGIN_BYTES));
+	return rc == 1 ? is_zero(rb, total - EMPTY_END_BYTES, EMPTY_END_BYTES) : rc;
 }
 
 /* ---- Formatting ---------------------------------------------------------------------------- */
@@ -348,8 +361,8 @@ format(RawBlock *rb, uint64_t slot_bytes, uint64_t total, GError **error)
 		return fail(error, EIO, "cannot get random bytes for \"%s\"", rb->path);
 	rb->super.is_clean = true;
 	int rc = raw_block_write_super(rb);
-	if (rc == 0 && fdatasync(rb->fd) < 0)
-		rc = -errno;
+	if (rc == 0)
+		rc = raw_block_sync(rb);
 	if (rc < 0)
 		return fail(error, -rc, "cannot format \"%s\": %s", rb->path, g_strerror(-rc));
 	return true;

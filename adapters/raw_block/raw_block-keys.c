@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/*
- * Deletions, renames, new attributes: each is one header, written in place. Deletions are flushed
- * to the device before they are confirmed, so that no loss of power brings back what is gone.
- */
+/* Deletions, renames, new attributes: each is one header, written in place. */
 
 #include <errno.h>
-#include <unistd.h>
 
 #include "raw_block.h"
 
@@ -55,22 +51,9 @@ delete_node(RawBlock *rb, RawBlockNode *node)
 	return rc;
 }
 
-/* Does what is said to be deleted stay that, whatever happens to the power? */
-static int
-sync_tombstones(RawBlock *rb)
-{
-	if (!atomic_exchange(&rb->is_unsynced, false) || fdatasync(rb->fd) == 0)
-		return 0;
-	int rc = -errno;
-	atomic_store(&rb->is_unsynced, true);
-	raw_block_note_error(rb, RAW_BLOCK_STORE, "flush deletions", NULL, -rc);
-	return rc;
-}
-
 int
 raw_block_delete_keys(RawBlock *rb, KvcObjectKey *const *keys, size_t n, KvcBitmap *deleted)
 {
-	g_autofree bool *gone = g_new0(bool, n);
 	int result = 0;
 
 	if (!raw_block_await_ready(rb))
@@ -81,16 +64,15 @@ raw_block_delete_keys(RawBlock *rb, KvcObjectKey *const *keys, size_t n, KvcBitm
 	for (size_t i = 0; i < n; i++) {
 		RawBlockNode *node = begin_delete(rb, keys[i]);
 
-		rc = node ? delete_node(rb, node) : 0;
-		gone[i] = node && rc == 0;
+		if (!node)
+			continue;
+		rc = delete_node(rb, node);
+		if (rc == 0)
+			kvc_bitmap_set(deleted, i);
 		result = result < 0 ? result : rc;
 	}
 	raw_block_end_change(rb);
-	rc = sync_tombstones(rb);
-	for (size_t i = 0; rc == 0 && i < n; i++)
-		if (gone[i])
-			kvc_bitmap_set(deleted, i);
-	return result < 0 ? result : rc;
+	return result;
 }
 
 static gboolean

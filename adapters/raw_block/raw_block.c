@@ -140,7 +140,7 @@ start_threads(RawBlock *rb, const KvcOptions *options, GError **error)
 		if (rb->event_fds[i] < 0)
 			return fail(error, -rb->event_fds[i], "make an event fd for", rb->path);
 	}
-	rb->io = kvc_io_new("kvc-raw-ring", depth, error);
+	rb->io = kvc_io_new_for_file("kvc-raw-ring", depth, rb->fd, error);
 	if (!rb->io)
 		return false;
 	/* Stores may fill half of the ring. */

@@ -148,6 +148,8 @@ void raw_block_device_close(RawBlock *rb);
 /* Whole pages, page aligned. 0 or -errno; what is behind the end is -EIO. Blocks. */
 int raw_block_read(RawBlock *rb, void *data, size_t bytes, uint64_t offset);
 int raw_block_write(RawBlock *rb, const void *data, size_t bytes, uint64_t offset);
+/* Flushes what was written to the device. 0 or -errno. Blocks. */
+int raw_block_sync(RawBlock *rb);
 /* Writes both superblocks, with the next sequence. 0 or -errno. */
 int raw_block_write_super(RawBlock *rb);
 uint64_t raw_block_slot_offset(const RawBlock *rb, uint32_t slot);
