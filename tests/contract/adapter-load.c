@@ -163,8 +163,11 @@ damage(const Place *place, Damage how)
 	}
 }
 
-/* Damaged, it is a miss; known to be damaged, it is not found, and the next store heals it. */
-static void
+/*
+ * Damaged, it is a miss; known to be damaged, it is not found, and the next store heals it. false:
+ * the file has others as well, and is no file to be cut.
+ */
+static bool
 check_damage(const Subject *subject, uint32_t number, Damage how)
 {
 	g_autoptr(KvcObjectKey) key = key_new(subject, KVC_SPACE_CHUNK, number);
@@ -183,6 +186,7 @@ check_damage(const Subject *subject, uint32_t number, Damage how)
 	}
 	g_free(place.path);
 	memory_free(&memory);
+	return is_applicable;
 }
 
 static void
@@ -194,8 +198,8 @@ test_damage_is_a_miss(void **state)
 		skip();
 	Damage first = subject_has_checksums(subject) ? DAMAGE_FIRST : DAMAGE_SHORT;
 
-	for (Damage how = first; how <= DAMAGE_GONE; how++)
-		check_damage(subject, how, how);
+	for (Damage how = first; how <= DAMAGE_GONE && check_damage(subject, how, how); how++)
+		;
 }
 
 const struct CMUnitTest adapter_load_tests[] = {
