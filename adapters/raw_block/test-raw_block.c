@@ -419,6 +419,33 @@ test_space(void **state)
 	store_close(&store);
 }
 
+/* One object that does not fit fails the task; the rest of it is whole or not there. */
+static void
+test_failure_is_of_the_whole_task(void **state)
+{
+	enum { N = 3 };
+	Place *place = *state;
+	KvcObjectKey *keys[N] = {chunk(0), chunk(1), chunk(2)};
+	KvcMemoryObj memories[N] = {memory_new(20000, 0), memory_new(8 * MIB, 1),
+				    memory_new(20000, 2)};
+	KvcL2StoreResult result;
+	Store store;
+
+	store_open(&store, place->path, SMALL);
+	store.ops->submit_store_task(store.adapter, keys, memories, N);
+	while (store.ops->pop_completed_store_tasks(store.adapter, &result, 1) == 0)
+		await_event(store.ops->get_store_event_fd(store.adapter));
+	assert_int_equal(result.bytes_transferred, -ENOSPC);
+	assert_false(find(&store, keys[1], NULL));
+	for (uint32_t i = 0; i < N; i++) {
+		assert_true(get(&store, keys[i], memories[i].bytes, i) >= 0);
+		memory_free(&memories[i]);
+		kvc_object_key_unref(keys[i]);
+	}
+	assert_true(usage_of(&store).bytes_used <= 40000);
+	store_close(&store);
+}
+
 /* ---- What goes with the bytes -------------------------------------------------------------- */
 
 static KvcXattrs *
@@ -671,6 +698,8 @@ main(void)
 		cmocka_unit_test_setup_teardown(test_sizes, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_unaligned_memory, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_space, set_up, tear_down),
+		cmocka_unit_test_setup_teardown(test_failure_is_of_the_whole_task, set_up,
+						tear_down),
 		cmocka_unit_test_setup_teardown(test_attributes, set_up, tear_down),
 		cmocka_unit_test_setup_teardown(test_skipped_store_sets_attributes, set_up,
 						tear_down),
