@@ -185,7 +185,7 @@ test_mirrored_superblocks(void **state)
 	uint8_t page[RAW_BLOCK_PAGE_BYTES] = {0};
 
 	for (size_t i = 0; i < G_N_ELEMENTS(offsets); i++) {
-		for (size_t at = 0; at < 112; at += 9) {
+		for (size_t at = 0; at < 112; at += 13) {
 			unlink(place->path);
 			make_store(place->path);
 			file_patch(place->path, offsets[i] + at, "\xa5", 1);
@@ -592,9 +592,9 @@ test_damaged_checkpoint(void **state)
 	Place *place = *state;
 
 	make_store(place->path);
-	for (uint64_t at = 0; at < super_of(place->path).checkpoint_bytes; at += 5) {
+	for (uint64_t at = 0; at < super_of(place->path).checkpoint_bytes; at += 9) {
 		file_patch(place->path, RAW_BLOCK_CHECKPOINT_OFFSET + at, "\xa5", 1);
-		if (at % 20 == 0) {
+		if (at % 27 == 0) {
 			g_autofree char *errors = counter(place->path, "", "checkpoint_errors");
 
 			assert_string_equal(errors, "1");
