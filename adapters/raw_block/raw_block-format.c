@@ -186,18 +186,15 @@ raw_block_super_lay_out(RawBlockSuper *super, uint64_t slot_bytes, uint64_t tota
 	*super = (RawBlockSuper){.slot_bytes = slot_bytes};
 	if (!is_slot_size(slot_bytes))
 		return false;
-	super->n_slots =
-		MIN(total_bytes / (slot_bytes + RAW_BLOCK_PAGE_BYTES), RAW_BLOCK_SLOTS_MAX);
-	for (;;) {
-		if (super->n_slots == 0)
-			return false;
+	uint64_t each = slot_bytes + RAW_BLOCK_PAGE_BYTES + CHECKPOINT_BYTES_PER_SLOT;
+	super->n_slots = MIN(total_bytes / each, RAW_BLOCK_SLOTS_MAX);
+	/* The superblocks, and what alignment costs: a few dozen slots at most. */
+	for (; super->n_slots > 0; super->n_slots--) {
 		place(super);
-		uint64_t end = raw_block_super_end(super);
-		if (end <= total_bytes)
+		if (raw_block_super_end(super) <= total_bytes)
 			return true;
-		super->n_slots -= MIN(super->n_slots,
-				      (end - total_bytes + 2 * slot_bytes - 1) / (2 * slot_bytes));
 	}
+	return false;
 }
 
 void
