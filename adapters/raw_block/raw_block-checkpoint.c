@@ -107,7 +107,8 @@ static void
 forget_all(RawBlock *rb)
 {
 	pthread_mutex_lock(&rb->lock);
-	g_tree_remove_all(rb->by_order);
+	g_array_set_size(rb->order.places, 0);
+	rb->order.n_empty = 0;
 	/* What somebody waits with has no entry yet. */
 	GHashTableIter iter;
 	void *value;
@@ -156,41 +157,41 @@ raw_block_checkpoint_read(RawBlock *rb)
 
 /* ---- Writing ------------------------------------------------------------------------------- */
 
-/* Encodes up to BATCH nodes from *NODE on; false: that was the last one, or there is no room. */
+/* Encodes up to BATCH nodes behind *ORDER; false: that was the last one, or there is no room. */
 static bool
-encode_batch_locked(RawBlock *rb, GTreeNode **node, uint8_t *data, size_t bytes, size_t *at)
+encode_batch_locked(RawBlock *rb, uint64_t *order, uint8_t *data, size_t bytes, size_t *at)
 {
-	for (unsigned i = 0; i < BATCH && *node; i++, *node = g_tree_node_next(*node)) {
-		const RawBlockNode *of = g_tree_node_key(*node);
-		RawBlockHeader header = of->entry->header;
+	const RawBlockNode *node = NULL;
+
+	for (unsigned i = 0; i < BATCH && (node = raw_block_next_node_locked(rb, *order)); i++) {
+		RawBlockHeader header = node->entry->header;
 		g_autoptr(GByteArray) record =
-			raw_block_record_encode(of->key, of->entry->xattrs, &header);
+			raw_block_record_encode(node->key, node->entry->xattrs, &header);
 		size_t size = record ? raw_block_entry_bytes(&header) : SIZE_MAX;
 
 		if (size > bytes - *at)
 			return false;
 		raw_block_entry_encode(&header, record->data, data + *at);
 		*at += size;
+		*order = node->order;
 	}
-	return *node != NULL;
+	return node != NULL;
 }
 
 /* All of the index, which does not change meanwhile; bytes that it has. */
 static size_t
 encode(RawBlock *rb, uint8_t *data, size_t bytes)
 {
-	size_t at = 0;
 	bool has_more = true;
+	uint64_t order = 0;
+	size_t at = 0;
 
-	pthread_mutex_lock(&rb->lock);
-	GTreeNode *node = g_tree_node_first(rb->by_order);
 	while (has_more) {
-		has_more = encode_batch_locked(rb, &node, data, bytes, &at);
-		/* Others look things up meanwhile; the tree stays as it is. */
-		pthread_mutex_unlock(&rb->lock);
+		/* Others look things up between two batches. */
 		pthread_mutex_lock(&rb->lock);
+		has_more = encode_batch_locked(rb, &order, data, bytes, &at);
+		pthread_mutex_unlock(&rb->lock);
 	}
-	pthread_mutex_unlock(&rb->lock);
 	return at;
 }
 

@@ -515,36 +515,48 @@ take_xattrs(Reader *reader, uint32_t n, KvcXattrs **xattrs)
 }
 
 static bool
-is_scope(const KvcKeyScope *scope,
-	 bool is_plain,
-	 const uint8_t *fixed,
-	 const char *model,
-	 const char *salt)
+is_text(const uint8_t *bytes, size_t n, const char *text)
 {
-	return scope && scope->is_plain == is_plain &&
+	return strlen(text) == n && !memcmp(bytes, text, n);
+}
+
+/* Is it the scope of the record before? Then nothing is allocated. */
+static bool
+is_scope(const KvcKeyScope *scope, const uint8_t *fixed, Reader reader)
+{
+	size_t model_bytes = get_32(fixed + RECORD_MODEL_BYTES);
+	size_t salt_bytes = get_32(fixed + RECORD_SALT_BYTES);
+	const uint8_t *model = take(&reader, model_bytes), *salt = take(&reader, salt_bytes);
+
+	return scope && model && salt &&
+	       scope->is_plain == (fixed[RECORD_SPACE] == KVC_SPACE_PLAIN) &&
 	       scope->kv_rank == get_32(fixed + RECORD_RANK) &&
 	       scope->object_group_id == get_32(fixed + RECORD_GROUP) &&
-	       !strcmp(scope->model_name, model) && !strcmp(scope->cache_salt, salt);
+	       is_text(model, model_bytes, scope->model_name) &&
+	       is_text(salt, salt_bytes, scope->cache_salt);
+}
+
+static KvcKeyScope *
+scope_new(const uint8_t *fixed, const char *model, const char *salt)
+{
+	if (fixed[RECORD_SPACE] == KVC_SPACE_PLAIN)
+		return kvc_key_scope_new_plain(model, NULL);
+	return kvc_key_scope_new(model, get_32(fixed + RECORD_RANK), get_32(fixed + RECORD_GROUP),
+				 salt, NULL);
 }
 
 /* The scope of FIXED in *SCOPE; false: it is none. */
 static bool
 take_scope(Reader *reader, const uint8_t *fixed, KvcKeyScope **scope)
 {
+	if (is_scope(*scope, fixed, *reader)) {
+		take(reader, get_32(fixed + RECORD_MODEL_BYTES));
+		take(reader, get_32(fixed + RECORD_SALT_BYTES));
+		return true;
+	}
 	g_autofree char *model = take_text(reader, get_32(fixed + RECORD_MODEL_BYTES));
 	g_autofree char *salt = model ? take_text(reader, get_32(fixed + RECORD_SALT_BYTES)) : NULL;
-	bool is_plain = fixed[RECORD_SPACE] == KVC_SPACE_PLAIN;
-	KvcKeyScope *new;
-
-	if (!salt)
-		return false;
-	if (is_scope(*scope, is_plain, fixed, model, salt))
-		return true;
-	if (is_plain)
-		new = kvc_key_scope_new_plain(model, NULL);
-	else
-		new = kvc_key_scope_new(model, get_32(fixed + RECORD_RANK),
-					get_32(fixed + RECORD_GROUP), salt, NULL);
+	KvcKeyScope *new = salt ? scope_new(fixed, model, salt) : NULL;
 	if (!new)
 		return false;
 	if (*scope)

@@ -12,13 +12,68 @@
 
 #include "raw_block.h"
 
-static int
-compare_order(const void *a, const void *b, void *user)
-{
-	const RawBlockNode *left = a, *right = b;
+/* ---- Order --------------------------------------------------------------------------------- */
 
-	return left->order < right->order ? -1 : left->order > right->order;
+/* Empty places are taken out when they are the most, but not of a short list. */
+#define PLACES_MIN 1024
+
+static RawBlockPlace *
+place_at(RawBlockOrder *order, guint i)
+{
+	return &g_array_index(order->places, RawBlockPlace, i);
 }
+
+/* The first place that is not before NUMBER. */
+static guint
+find_place(RawBlockOrder *order, uint64_t number)
+{
+	guint low = 0, high = order->places->len;
+
+	while (low < high) {
+		guint middle = low + (high - low) / 2;
+
+		if (place_at(order, middle)->order < number)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static void
+remove_empty(RawBlockOrder *order)
+{
+	guint n = 0;
+
+	for (guint i = 0; i < order->places->len; i++)
+		if (place_at(order, i)->node)
+			*place_at(order, n++) = *place_at(order, i);
+	g_array_set_size(order->places, n);
+	order->n_empty = 0;
+}
+
+static void
+leave_order(RawBlockOrder *order, RawBlockNode *node)
+{
+	place_at(order, find_place(order, node->order))->node = NULL;
+	node->order = 0;
+	order->n_empty++;
+	if (order->places->len > PLACES_MIN && order->n_empty > order->places->len / 2)
+		remove_empty(order);
+}
+
+RawBlockNode *
+raw_block_next_node_locked(RawBlock *rb, uint64_t order)
+{
+	RawBlockOrder *all = &rb->order;
+
+	for (guint i = find_place(all, order + 1); i < all->places->len; i++)
+		if (place_at(all, i)->node)
+			return place_at(all, i)->node;
+	return NULL;
+}
+
+/* ---- Nodes --------------------------------------------------------------------------------- */
 
 static void
 node_free(void *data)
@@ -51,14 +106,14 @@ raw_block_index_init(RawBlock *rb)
 {
 	rb->nodes =
 		g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal, NULL, node_free);
-	rb->by_order = g_tree_new_full(compare_order, NULL, NULL, NULL);
+	rb->order.places = g_array_new(FALSE, FALSE, sizeof(RawBlockPlace));
 	rb->zombies = g_ptr_array_new_with_free_func(zombie_free);
 }
 
 void
 raw_block_index_deinit(RawBlock *rb)
 {
-	g_tree_unref(rb->by_order);
+	g_array_unref(rb->order.places);
 	g_hash_table_unref(rb->nodes);
 	g_ptr_array_unref(rb->zombies);
 	raw_block_space_deinit(&rb->space);
@@ -136,10 +191,10 @@ raw_block_set_entry_locked(RawBlock *rb, RawBlockNode *node, RawBlockEntry *entr
 		count_locked(rb, entry, true);
 	if (entry && !old) {
 		node->order = ++rb->last_order;
-		g_tree_insert(rb->by_order, node, node);
+		RawBlockPlace place = {node->order, node};
+		g_array_append_val(rb->order.places, place);
 	} else if (!entry && old) {
-		g_tree_remove(rb->by_order, node);
-		node->order = 0;
+		leave_order(&rb->order, node);
 	}
 	node->entry = entry;
 	return old;

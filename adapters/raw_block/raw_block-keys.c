@@ -75,30 +75,19 @@ raw_block_delete_keys(RawBlock *rb, KvcObjectKey *const *keys, size_t n, KvcBitm
 	return result;
 }
 
-static gboolean
-add_own(void *key, void *value, void *user)
-{
-	RawBlockNode *node = key;
-
-	if (node->entry->is_ours)
-		g_ptr_array_add(user, kvc_object_key_ref(node->key));
-	return FALSE;
-}
-
+/* Nobody else uses the adapter any more. */
 void
 raw_block_remove_stored(RawBlock *rb)
 {
-	g_autoptr(GPtrArray) own =
-		g_ptr_array_new_with_free_func((GDestroyNotify)kvc_object_key_unref);
+	uint64_t order = 0;
+	RawBlockNode *node;
 
-	if (rb->persist || !rb->is_ready)
+	if (rb->persist || !rb->is_ready || raw_block_begin_change(rb) < 0)
 		return;
-	g_tree_foreach(rb->by_order, add_own, own);
-	if (own->len == 0 || raw_block_begin_change(rb) < 0)
-		return;
-	for (guint i = 0; i < own->len; i++) {
-		RawBlockNode *node = raw_block_find_locked(rb, own->pdata[i]);
-
+	while ((node = raw_block_next_node_locked(rb, order))) {
+		order = node->order;
+		if (!node->entry->is_ours)
+			continue;
 		node->locks = 0; /* nobody is left to give them back */
 		delete_node(rb, node);
 	}

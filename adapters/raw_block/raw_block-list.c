@@ -36,14 +36,15 @@ add(Page *page, const RawBlockNode *node)
 static bool
 list_batch_locked(RawBlock *rb, Page *page)
 {
-	RawBlockNode after = {.order = page->order};
-	GTreeNode *node = g_tree_upper_bound(rb->by_order, &after);
+	RawBlockNode *node = NULL;
 
-	for (unsigned i = 0; node && i < BATCH && page->n < page->max; i++) {
-		add(page, g_tree_node_key(node));
-		node = g_tree_node_next(node);
+	for (unsigned i = 0; i < BATCH && page->n < page->max; i++) {
+		node = raw_block_next_node_locked(rb, page->order);
+		if (!node)
+			return false;
+		add(page, node);
 	}
-	return node != NULL;
+	return raw_block_next_node_locked(rb, page->order) != NULL;
 }
 
 ssize_t

@@ -82,6 +82,12 @@ bool raw_block_space_claim(RawBlockSpace *space, RawBlockRun run);
 
 /* ---- raw_block-index.c: what is stored, and what is going on with each key ----------------- */
 
+/* Nodes that have an entry, in their order; nothing is ever put in but at the end. */
+typedef struct RawBlockOrder {
+	GArray *places; /* of RawBlockPlace; those of nodes that left are empty for a while */
+	guint n_empty;
+} RawBlockOrder;
+
 /* One object on the device. Its slots are not used again before the last reference is gone. */
 typedef struct RawBlockEntry {
 	/* Protected by lock */
@@ -112,6 +118,11 @@ typedef struct RawBlockZombie {
 	RawBlockEntry *entry;
 } RawBlockZombie;
 
+typedef struct RawBlockPlace {
+	uint64_t order;
+	RawBlockNode *node; /* NULL: it has left */
+} RawBlockPlace;
+
 void raw_block_index_init(RawBlock *rb);
 void raw_block_index_deinit(RawBlock *rb);
 /* All of these: rb->lock is held. */
@@ -125,6 +136,11 @@ RawBlockNode *raw_block_await_change_locked(RawBlock *rb, const KvcObjectKey *ke
 void raw_block_end_node_change_locked(RawBlock *rb, RawBlockNode *node);
 /* What is stored and may be served, or NULL. */
 RawBlockEntry *raw_block_entry_locked(RawBlockNode *node);
+/*
+ * The first node behind the place ORDER (0: of all), or NULL. Costs a binary search, and what has
+ * left since.
+ */
+RawBlockNode *raw_block_next_node_locked(RawBlock *rb, uint64_t order);
 /* Puts ENTRY (may be NULL, takes the reference) under NODE; returns what was there before. */
 RawBlockEntry *raw_block_set_entry_locked(RawBlock *rb, RawBlockNode *node, RawBlockEntry *entry);
 /*
@@ -341,7 +357,7 @@ struct RawBlock {
 	pthread_mutex_t lock;
 	pthread_cond_t wake; /* a node's change ended, the index is ready, closing is set */
 	GHashTable *nodes;
-	GTree *by_order; /* nodes with an entry */
+	RawBlockOrder order;
 	RawBlockSpace space;
 	GPtrArray *zombies;
 	bool is_ready;
