@@ -292,36 +292,48 @@ is_quiet(RawBlock *rb)
 	return is_due;
 }
 
-/* Is what was deleted in the last second gone whatever happens to the power? */
+/* What was deleted is gone a second later, whatever happens to the power. */
 static void
-sync_tombstones(RawBlock *rb)
+sync_tombstones(RawBlock *rb, int64_t *synced_ns)
 {
-	int rc = atomic_load(&rb->is_unsynced) ? raw_block_sync(rb) : 0;
+	int64_t now = raw_block_now_ns(CLOCK_MONOTONIC);
 
+	if (!atomic_load(&rb->is_unsynced) || now - *synced_ns < SEC_NS)
+		return;
+	*synced_ns = now;
+	int rc = raw_block_sync(rb);
 	if (rc < 0)
 		raw_block_note_error(rb, RAW_BLOCK_STORE, "flush deletions", NULL, -rc);
+}
+
+/* false: the adapter closes. */
+static bool
+pause_keeper(RawBlock *rb)
+{
+	int64_t pause = rb->checkpoint_ns > 0 ? MIN(rb->checkpoint_ns, SEC_NS) : SEC_NS;
+	int64_t due = raw_block_now_ns(CLOCK_MONOTONIC) + pause;
+	struct timespec until = {due / SEC_NS, due % SEC_NS};
+	int rc = 0;
+
+	pthread_mutex_lock(&rb->lock);
+	while (rc == 0 && !atomic_load(&rb->closing))
+		rc = pthread_cond_timedwait(&rb->keeper_wake, &rb->lock, &until);
+	pthread_mutex_unlock(&rb->lock);
+	return !atomic_load(&rb->closing);
 }
 
 void *
 raw_block_keeper_main(void *user)
 {
 	RawBlock *rb = user;
+	int64_t synced_ns = 0;
 
 	raw_block_start(rb);
-	pthread_mutex_lock(&rb->lock);
-	while (!atomic_load(&rb->closing)) {
-		int64_t pause = rb->checkpoint_ns > 0 ? MIN(rb->checkpoint_ns, SEC_NS) : SEC_NS;
-		int64_t due = raw_block_now_ns(CLOCK_MONOTONIC) + pause;
-		struct timespec until = {due / SEC_NS, due % SEC_NS};
-
-		pthread_cond_timedwait(&rb->wake, &rb->lock, &until);
-		pthread_mutex_unlock(&rb->lock);
-		sync_tombstones(rb);
+	while (pause_keeper(rb)) {
+		sync_tombstones(rb, &synced_ns);
 		if (is_quiet(rb))
 			raw_block_checkpoint_write(rb);
-		pthread_mutex_lock(&rb->lock);
 	}
-	pthread_mutex_unlock(&rb->lock);
 	return NULL;
 }
 

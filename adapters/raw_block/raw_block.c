@@ -83,8 +83,9 @@ adapter_new(const KvcOptions *options)
 
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-	pthread_cond_init(&rb->wake, &monotonic);
+	pthread_cond_init(&rb->keeper_wake, &monotonic);
 	pthread_condattr_destroy(&monotonic);
+	pthread_cond_init(&rb->wake, NULL);
 	pthread_cond_init(&rb->idle, NULL);
 	pthread_cond_init(&rb->change_wake, NULL);
 	pthread_mutex_init(&rb->tasks_lock, NULL);
@@ -113,6 +114,7 @@ adapter_free(RawBlock *rb)
 	pthread_mutex_destroy(&rb->tasks_lock);
 	pthread_cond_destroy(&rb->change_wake);
 	pthread_cond_destroy(&rb->idle);
+	pthread_cond_destroy(&rb->keeper_wake);
 	pthread_cond_destroy(&rb->wake);
 	raw_block_device_close(rb);
 	g_free(rb->last_error);
@@ -199,6 +201,7 @@ raw_block_close(KvcL2Adapter *adapter)
 	pthread_mutex_lock(&rb->lock);
 	atomic_store(&rb->closing, true);
 	pthread_cond_broadcast(&rb->wake);
+	pthread_cond_signal(&rb->keeper_wake);
 	pthread_mutex_unlock(&rb->lock);
 	pthread_mutex_lock(&rb->tasks_lock);
 	while (rb->outstanding > 0)

@@ -355,7 +355,8 @@ struct RawBlock {
 
 	/* Protected by lock */
 	pthread_mutex_t lock;
-	pthread_cond_t wake; /* a node's change ended, the index is ready, closing is set */
+	pthread_cond_t wake;	    /* a node's change ended, the index is ready, closing is set */
+	pthread_cond_t keeper_wake; /* closing is set */
 	GHashTable *nodes;
 	RawBlockOrder order;
 	RawBlockSpace space;
