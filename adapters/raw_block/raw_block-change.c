@@ -61,16 +61,16 @@ write_page(RawBlock *rb, uint32_t slot, const void *page)
 
 /* Writes a record into slots of its own. */
 static int
-write_record(RawBlock *rb, const GByteArray *record, RawBlockRun run)
+write_record(RawBlock *rb, const uint8_t *record, const RawBlockHeader *header)
 {
-	size_t bytes = kvc_io_align_up(record->len);
+	size_t used = header->record_bytes, bytes = kvc_io_align_up(used);
 	uint8_t *pages = aligned_alloc(RAW_BLOCK_PAGE_BYTES, bytes);
 
 	if (!pages)
 		return -ENOMEM;
-	memcpy(pages, record->data, record->len);
-	memset(pages + record->len, 0, bytes - record->len);
-	int rc = raw_block_write(rb, pages, bytes, raw_block_slot_offset(rb, run.slot));
+	memcpy(pages, record, used);
+	memset(pages + used, 0, bytes - used);
+	int rc = raw_block_write(rb, pages, bytes, raw_block_slot_offset(rb, header->record.slot));
 	free(pages);
 	return rc;
 }
@@ -83,24 +83,24 @@ raw_block_write_header(RawBlock *rb,
 		       bool *written)
 {
 	_Alignas(RAW_BLOCK_PAGE_BYTES) uint8_t page[RAW_BLOCK_PAGE_BYTES];
-	g_autoptr(GByteArray) record = raw_block_record_encode(key, xattrs, header);
+	g_autofree uint8_t *record = raw_block_record_encode(key, xattrs, header);
 	int rc = 0;
 
 	*written = false;
 	header->record = (RawBlockRun){0};
 	if (!record)
 		return -ENAMETOOLONG;
-	if (record->len > RAW_BLOCK_RECORD_INLINE_BYTES) {
-		uint32_t n = raw_block_slots_for(&rb->super, record->len);
+	if (header->record_bytes > RAW_BLOCK_RECORD_INLINE_BYTES) {
+		uint32_t n = raw_block_slots_for(&rb->super, header->record_bytes);
 
 		pthread_mutex_lock(&rb->lock);
 		bool taken = raw_block_space_take(&rb->space, n, &header->record);
 		pthread_mutex_unlock(&rb->lock);
-		rc = taken ? write_record(rb, record, header->record) : -ENOSPC;
+		rc = taken ? write_record(rb, record, header) : -ENOSPC;
 	}
 	if (rc == 0) {
 		header->generation = raw_block_next_generation(rb);
-		raw_block_header_encode(&rb->super, header, record->data, page);
+		raw_block_header_encode(&rb->super, header, record, page);
 		*written = true;
 		rc = write_page(rb, header->data.slot, page);
 	}

@@ -165,13 +165,13 @@ encode_batch_locked(RawBlock *rb, uint64_t *order, uint8_t *data, size_t bytes, 
 
 	for (unsigned i = 0; i < BATCH && (node = raw_block_next_node_locked(rb, *order)); i++) {
 		RawBlockHeader header = node->entry->header;
-		g_autoptr(GByteArray) record =
+		g_autofree uint8_t *record =
 			raw_block_record_encode(node->key, node->entry->xattrs, &header);
 		size_t size = record ? raw_block_entry_bytes(&header) : SIZE_MAX;
 
 		if (size > bytes - *at)
 			return false;
-		raw_block_entry_encode(&header, record->data, data + *at);
+		raw_block_entry_encode(&header, record, data + *at);
 		*at += size;
 		*order = node->order;
 	}

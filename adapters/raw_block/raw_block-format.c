@@ -81,6 +81,7 @@ enum {
 	RECORD_GROUP = 16,
 	RECORD_XATTRS = 20,
 	RECORD_TEXTS = 24,
+	XATTR_SIZES = 6, /* before each attribute */
 };
 
 G_STATIC_ASSERT(HEADER_OBJECT + OBJECT_SIZE == HEADER_RECORD);
@@ -420,52 +421,66 @@ raw_block_header_decode(const RawBlockSuper *super,
 
 /* ---- Records ------------------------------------------------------------------------------- */
 
-static void
-append_xattrs(GByteArray *record, const KvcXattrs *xattrs)
+/* Bytes of the extended attributes in a record. */
+static size_t
+xattrs_bytes(const KvcXattrs *xattrs)
+{
+	size_t cursor = 0, bytes, all = 0;
+	const char *name;
+
+	while (kvc_xattrs_next(xattrs, &cursor, &name, NULL, &bytes))
+		all += XATTR_SIZES + strlen(name) + bytes;
+	return all;
+}
+
+static uint8_t *
+put_bytes(uint8_t *at, const void *data, size_t bytes)
+{
+	if (bytes > 0)
+		memcpy(at, data, bytes);
+	return at + bytes;
+}
+
+/* How many there are. */
+static uint32_t
+put_xattrs(uint8_t *at, const KvcXattrs *xattrs)
 {
 	size_t cursor = 0, bytes;
 	const char *name;
 	const void *value;
-	uint8_t sizes[6];
 	uint32_t n = 0;
 
 	for (; kvc_xattrs_next(xattrs, &cursor, &name, &value, &bytes); n++) {
-		put_16(sizes, (uint16_t)strlen(name));
-		put_32(sizes + 2, (uint32_t)bytes);
-		g_byte_array_append(record, sizes, sizeof(sizes));
-		g_byte_array_append(record, (const uint8_t *)name, (guint)strlen(name));
-		if (bytes > 0)
-			g_byte_array_append(record, value, (guint)bytes);
+		put_16(at, (uint16_t)strlen(name));
+		put_32(at + 2, (uint32_t)bytes);
+		at = put_bytes(at + XATTR_SIZES, name, strlen(name));
+		at = put_bytes(at, value, bytes);
 	}
-	put_32(record->data + RECORD_XATTRS, n);
+	return n;
 }
 
-GByteArray *
+uint8_t *
 raw_block_record_encode(const KvcObjectKey *key, const KvcXattrs *xattrs, RawBlockHeader *header)
 {
 	const KvcKeyScope *scope = key->scope;
 	size_t model = strlen(scope->model_name), salt = strlen(scope->cache_salt);
-	uint8_t fixed[RECORD_TEXTS] = {[RECORD_SPACE] = key->space};
+	size_t bytes = RECORD_TEXTS + model + salt + key->chunk_hash_len + xattrs_bytes(xattrs);
 
-	if (model > RAW_BLOCK_RECORD_MAX_BYTES / 2)
+	if (bytes > RAW_BLOCK_RECORD_MAX_BYTES)
 		return NULL;
-	put_16(fixed + RECORD_NAME_BYTES, key->chunk_hash_len);
-	put_32(fixed + RECORD_MODEL_BYTES, (uint32_t)model);
-	put_32(fixed + RECORD_SALT_BYTES, (uint32_t)salt);
-	put_32(fixed + RECORD_RANK, scope->kv_rank);
-	put_32(fixed + RECORD_GROUP, scope->object_group_id);
-	GByteArray *record = g_byte_array_sized_new(RECORD_TEXTS + (guint)(model + salt) + 64);
-	g_byte_array_append(record, fixed, sizeof(fixed));
-	g_byte_array_append(record, (const uint8_t *)scope->model_name, (guint)model);
-	g_byte_array_append(record, (const uint8_t *)scope->cache_salt, (guint)salt);
-	g_byte_array_append(record, key->chunk_hash, key->chunk_hash_len);
-	append_xattrs(record, xattrs);
-	if (record->len > RAW_BLOCK_RECORD_MAX_BYTES) {
-		g_byte_array_unref(record);
-		return NULL;
-	}
-	header->record_bytes = record->len;
-	header->record_crc = kvc_crc32c(0, record->data, record->len);
+	uint8_t *record = g_malloc0(bytes), *at = record + RECORD_TEXTS;
+	record[RECORD_SPACE] = key->space;
+	put_16(record + RECORD_NAME_BYTES, key->chunk_hash_len);
+	put_32(record + RECORD_MODEL_BYTES, (uint32_t)model);
+	put_32(record + RECORD_SALT_BYTES, (uint32_t)salt);
+	put_32(record + RECORD_RANK, scope->kv_rank);
+	put_32(record + RECORD_GROUP, scope->object_group_id);
+	at = put_bytes(at, scope->model_name, model);
+	at = put_bytes(at, scope->cache_salt, salt);
+	at = put_bytes(at, key->chunk_hash, key->chunk_hash_len);
+	put_32(record + RECORD_XATTRS, put_xattrs(at, xattrs));
+	header->record_bytes = (uint32_t)bytes;
+	header->record_crc = kvc_crc32c(0, record, bytes);
 	return record;
 }
 
@@ -502,7 +517,7 @@ static bool
 take_xattrs(Reader *reader, uint32_t n, KvcXattrs **xattrs)
 {
 	for (; n > 0; n--) {
-		const uint8_t *sizes = take(reader, 6);
+		const uint8_t *sizes = take(reader, XATTR_SIZES);
 		g_autofree char *name = sizes ? take_text(reader, get_16(sizes)) : NULL;
 		const uint8_t *value = name ? take(reader, get_32(sizes + 2)) : NULL;
 		KvcXattrs *old = *xattrs;

@@ -109,8 +109,9 @@ RawBlockHeaderKind raw_block_header_decode(const RawBlockSuper *super,
 					   RawBlockHeader *header,
 					   const uint8_t **record);
 
-/* The record of an object (transfer full), or NULL: it is too long. Also sets those two fields. */
-GByteArray *
+/* The record of an object (transfer full), or NULL: it is too long. Sets record_bytes and its CRC.
+ */
+uint8_t *
 raw_block_record_encode(const KvcObjectKey *key, const KvcXattrs *xattrs, RawBlockHeader *header);
 /*
  * Key and extended attributes (transfer full) of a record of HEADER->record_bytes; false: it is

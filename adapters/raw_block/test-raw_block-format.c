@@ -210,7 +210,7 @@ check_record(KvcObjectKey *key, const KvcXattrs *xattrs)
 {
 	RawBlockSuper super = super_new();
 	RawBlockHeader header = header_new(&super), back;
-	g_autoptr(GByteArray) record = raw_block_record_encode(key, xattrs, &header);
+	g_autofree uint8_t *record = raw_block_record_encode(key, xattrs, &header);
 	g_autoptr(KvcObjectKey) key_back = NULL;
 	g_autoptr(KvcXattrs) xattrs_back = NULL;
 	KvcKeyScope *scope = NULL;
@@ -218,27 +218,27 @@ check_record(KvcObjectKey *key, const KvcXattrs *xattrs)
 	const uint8_t *in_page;
 
 	assert_non_null(record);
-	if (record->len > RAW_BLOCK_RECORD_INLINE_BYTES)
+	if (header.record_bytes > RAW_BLOCK_RECORD_INLINE_BYTES)
 		header.record = (RawBlockRun){40, raw_block_slots_for(&super, header.record_bytes)};
-	raw_block_header_encode(&super, &header, record->data, page);
+	raw_block_header_encode(&super, &header, record, page);
 	assert_int_equal(raw_block_header_decode(&super, 17, page, &back, &in_page),
 			 RAW_BLOCK_HEADER_OBJECT);
-	raw_block_header_encode(&super, &back, record->data, again);
+	raw_block_header_encode(&super, &back, record, again);
 	assert_memory_equal(page, again, PAGE);
 	assert_int_equal(in_page == NULL, header.record.n > 0);
-	assert_true(raw_block_record_decode(&back, in_page ? in_page : record->data, &scope,
-					    &key_back, &xattrs_back));
+	assert_true(raw_block_record_decode(&back, in_page ? in_page : record, &scope, &key_back,
+					    &xattrs_back));
 	assert_true(kvc_object_key_equal(key, key_back));
 	assert_same_xattrs(xattrs, xattrs_back);
 
 	size_t bytes = raw_block_entry_bytes(&header), at = 0;
 	g_autofree uint8_t *entry = g_malloc(bytes);
-	raw_block_entry_encode(&header, record->data, entry);
+	raw_block_entry_encode(&header, record, entry);
 	assert_true(raw_block_entry_decode(&super, entry, bytes, &at, &back, &in_page));
 	assert_int_equal(at, bytes);
-	raw_block_header_encode(&super, &back, record->data, again);
+	raw_block_header_encode(&super, &back, record, again);
 	assert_memory_equal(page, again, PAGE);
-	assert_memory_equal(in_page, record->data, record->len);
+	assert_memory_equal(in_page, record, header.record_bytes);
 	kvc_key_scope_unref(scope);
 }
 
@@ -279,9 +279,9 @@ make_page(const RawBlockSuper *super, uint8_t *page)
 	g_autoptr(KvcObjectKey) key = prefix(3);
 	g_autoptr(KvcXattrs) xattrs = xattrs_new(3, 40);
 	RawBlockHeader header = header_new(super);
-	g_autoptr(GByteArray) record = raw_block_record_encode(key, xattrs, &header);
+	g_autofree uint8_t *record = raw_block_record_encode(key, xattrs, &header);
 
-	raw_block_header_encode(super, &header, record->data, page);
+	raw_block_header_encode(super, &header, record, page);
 }
 
 static void
@@ -386,11 +386,11 @@ make_checkpoint(const RawBlockSuper *super, uint8_t *data, size_t room)
 	for (uint32_t i = 0; i < ENTRIES; i++) {
 		g_autoptr(KvcObjectKey) key = i % 2 ? chunk(i) : plain(i);
 		RawBlockHeader header = header_new(super);
-		g_autoptr(GByteArray) record = raw_block_record_encode(key, NULL, &header);
+		g_autofree uint8_t *record = raw_block_record_encode(key, NULL, &header);
 
 		header.data.slot = 3 * i;
 		assert_true(at + raw_block_entry_bytes(&header) <= room);
-		raw_block_entry_encode(&header, record->data, data + at);
+		raw_block_entry_encode(&header, record, data + at);
 		at += raw_block_entry_bytes(&header);
 	}
 	return at;

@@ -41,10 +41,9 @@ write_headers(const char *path, RawBlockSuper *super)
 			g_autoptr(KvcObjectKey) key = chunk(slot + i);
 			RawBlockHeader header = {
 				.generation = slot + i + 1, .data = {slot + i, 1}, .mode = 0100644};
-			g_autoptr(GByteArray) record = raw_block_record_encode(key, NULL, &header);
+			g_autofree uint8_t *record = raw_block_record_encode(key, NULL, &header);
 
-			raw_block_header_encode(super, &header, record->data,
-						pages + i * sizeof(page));
+			raw_block_header_encode(super, &header, record, pages + i * sizeof(page));
 		}
 		off_t at = (off_t)(super->headers_offset + (uint64_t)slot * sizeof(page));
 		assert_int_equal(pwrite(fd, pages, n * sizeof(page), at), n * sizeof(page));
