@@ -51,6 +51,7 @@ struct KvcIo {
 	size_t depth_bytes;
 	unsigned pieces_max;
 	int wake_fd;
+	int file_fd; /* registered as file 0; -1: none */
 	pthread_t thread;
 
 	/* Protected by lock */
@@ -226,10 +227,14 @@ piece_issue(KvcIo *io, Piece *piece)
 		return false;
 	char *data = (char *)transfer->data + piece->offset;
 	uint64_t offset = transfer->offset + piece->offset;
+	bool is_file = transfer->fd == io->file_fd;
+	int fd = is_file ? 0 : transfer->fd;
 	if (transfer->is_write)
-		io_uring_prep_write(sqe, transfer->fd, data, (unsigned)piece->bytes, offset);
+		io_uring_prep_write(sqe, fd, data, (unsigned)piece->bytes, offset);
 	else
-		io_uring_prep_read(sqe, transfer->fd, data, (unsigned)piece->bytes, offset);
+		io_uring_prep_read(sqe, fd, data, (unsigned)piece->bytes, offset);
+	if (is_file)
+		io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
 	io_uring_sqe_set_data(sqe, piece);
 	return true;
 }
@@ -421,13 +426,17 @@ ring_main(void *user)
 		issue(io);
 		if (stopping && !io->active.first && io->pieces_in_flight == 0 &&
 		    take_submitted(io) && !io->active.first)
-			return NULL;
+			break;
 		int rc = io_uring_submit_and_wait(&io->ring, 1);
 		/* The kernel is out of memory for requests: what was not taken stays queued. */
 		if (rc < 0 && rc != -EINTR)
 			g_usleep(1000);
 		reap(io);
 	}
+	/* Here, where it is done at once; the end of the ring leaves it to a later time. */
+	if (io->file_fd >= 0)
+		io_uring_unregister_files(&io->ring);
+	return NULL;
 }
 
 static int
@@ -475,10 +484,17 @@ io_destroy(KvcIo *io)
 KvcIo *
 kvc_io_new(const char *name, size_t depth_bytes, GError **error)
 {
+	return kvc_io_new_for_file(name, depth_bytes, -1, error);
+}
+
+KvcIo *
+kvc_io_new_for_file(const char *name, size_t depth_bytes, int fd, GError **error)
+{
 	KvcIo *io = g_new0(KvcIo, 1);
 	char thread_name[16];
 	int rc;
 
+	io->file_fd = -1;
 	io->depth_bytes = MAX(depth_bytes, (size_t)KVC_IO_PIECE_BYTES);
 	io->pieces_max = (unsigned)CLAMP(io->depth_bytes / 65536, PIECES_MIN, PIECES_MAX);
 	io->pieces = g_new0(Piece, io->pieces_max);
@@ -497,6 +513,9 @@ kvc_io_new(const char *name, size_t depth_bytes, GError **error)
 		io_destroy(io);
 		return NULL;
 	}
+	/* Where it cannot be had (RLIMIT_NOFILE) it is done without. */
+	if (fd >= 0 && io_uring_register_files(&io->ring, &fd, 1) == 0)
+		io->file_fd = fd;
 	rc = pthread_create(&io->thread, NULL, ring_main, io);
 	if (rc) {
 		set_ring_error(error, rc);

@@ -59,6 +59,11 @@ struct KvcIoTransfer {
  * thread (15 bytes). NULL with ERROR set (no io_uring: the errno and what to allow).
  */
 KvcIo *kvc_io_new(const char *name, size_t depth_bytes, GError **error);
+/*
+ * The same for transfers of the open file FD mostly: the kernel need not look it up for each piece.
+ * FD is the caller's, and stays open as long as the ring. Other descriptors work as ever.
+ */
+KvcIo *kvc_io_new_for_file(const char *name, size_t depth_bytes, int fd, GError **error);
 /* Waits for every submitted transfer (their DONE is called), then stops the thread. */
 void kvc_io_free(KvcIo *io);
 /*

@@ -87,6 +87,7 @@ same "policies" "$policies" "$(section "$commands" POLICIES | terms)"
 # A specification for each adapter there is.
 declare -A specs=([fs]="type=fs,base_path=$L2/fs,breaker_cooldown_s=0.1,breaker_max_s=0.2" [mock]="type=mock,max_size_gb=1"
 	[fault_inject]='type=fault_inject,inner=type=mock\,max_size_gb=1'
+	[raw_block]="type=raw_block,device_path=$L2/raw,capacity_bytes=300K,slot_bytes=4K"
 	[resp]="type=resp,unix_socket=$WORK/no-socket,breaker_cooldown_s=0.1,breaker_max_s=0.2")
 declare -a mounted=() arguments=()
 while read -r adapter; do
@@ -96,7 +97,7 @@ while read -r adapter; do
 done < <(help_part "L2 adapters" | awk '/^  [^ ]/ && $1 != "every" { print $1 }')
 start_bare "${arguments[@]}"
 
-# Lines that come only after a failure: the directory of fs is gone. (mock has the object then.)
+# Lines that come only after a failure: the directory of fs is gone, raw_block is too small. (mock has the object then.)
 mkdir -p "$RANK"
 rm -r "$L2/fs"
 mkchunk "$RANK/$(chunk_hash 0)" 64K

@@ -65,6 +65,42 @@ remove_tmpfs(void)
 	g_clear_pointer(&tmpfs, g_free);
 }
 
+/* ---- Loop devices -------------------------------------------------------------------------- */
+
+#define LOOP_BYTES (280 * MIB)
+
+/* What losetup prints (transfer full), or NULL: it failed. */
+static char *
+run_losetup(const char *options, const char *path)
+{
+	g_autofree char *command = g_strdup_printf("losetup %s '%s'", options, path);
+	g_autofree char *output = NULL;
+	int status;
+
+	if (!g_spawn_command_line_sync(command, &output, NULL, &status, NULL) || status != 0)
+		return NULL;
+	return g_strchomp(g_steal_pointer(&output));
+}
+
+/* A loop device of LOOP_BYTES, empty, over a file in DIRECTORY (transfer full), or NULL. */
+static char *
+make_loop(const char *directory)
+{
+	g_autofree char *path = g_build_filename(directory, "disk", NULL);
+
+	if (!write_file(path, "") || truncate(path, LOOP_BYTES) < 0)
+		return NULL;
+	return run_losetup("--find --show", path);
+}
+
+static void
+remove_loop(char *loop)
+{
+	if (loop)
+		g_free(run_losetup("--detach", loop));
+	g_free(loop);
+}
+
 /* ---- Instances ----------------------------------------------------------------------------- */
 
 static void
@@ -83,11 +119,26 @@ replace(const char *text, const char *what, const char *with)
 	return g_strjoinv(with, parts);
 }
 
+bool
+may_make_loop(void)
+{
+	g_autofree char *directory = g_dir_make_tmp("kvc-contract.XXXXXX", NULL);
+
+	if (!directory)
+		return false;
+	char *loop = geteuid() == 0 ? make_loop(directory) : NULL;
+	bool is_made = loop != NULL;
+	remove_loop(loop);
+	remove_directory(directory);
+	return is_made;
+}
+
 char *
 subject_specification(Subject *subject)
 {
 	static unsigned last_number;
 	bool is_small = strstr(subject->specification, "@TMPFS@");
+	bool has_loop = strstr(subject->specification, "@LOOP@");
 
 	if (strstr(subject->specification, "@NUMBER@")) {
 		if (!subject->number)
@@ -98,12 +149,19 @@ subject_specification(Subject *subject)
 	if (!subject->directory && is_small) {
 		subject->directory = g_build_filename(tmpfs, "XXXXXX", NULL);
 		assert_non_null(g_mkdtemp(subject->directory));
-	} else if (!subject->directory && strstr(subject->specification, "@DIRECTORY@")) {
+	} else if (!subject->directory &&
+		   (has_loop || strstr(subject->specification, "@DIRECTORY@"))) {
 		subject->directory = g_dir_make_tmp("kvc-contract.XXXXXX", NULL);
 		assert_non_null(subject->directory);
 	}
 	if (!subject->directory)
 		return g_strdup(subject->specification);
+	if (has_loop && !subject->loop) {
+		subject->loop = make_loop(subject->directory);
+		assert_non_null(subject->loop);
+	}
+	if (has_loop)
+		return replace(subject->specification, "@LOOP@", subject->loop);
 	return replace(subject->specification, is_small ? "@TMPFS@" : "@DIRECTORY@",
 		       subject->directory);
 }
@@ -148,6 +206,7 @@ tear_down(void **state)
 		subject_close(subject);
 	kvc_key_scope_unref(g_steal_pointer(&subject->scope));
 	kvc_key_scope_unref(g_steal_pointer(&subject->plain_scope));
+	remove_loop(g_steal_pointer(&subject->loop));
 	if (subject->directory)
 		remove_directory(subject->directory);
 	g_clear_pointer(&subject->directory, g_free);

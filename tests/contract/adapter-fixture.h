@@ -31,6 +31,7 @@ typedef struct Subject {
 	const char *specification; /* NULL: it cannot be opened here */
 
 	char *directory; /* or NULL */
+	char *loop;	 /* a loop device over a file in the directory, or NULL */
 	unsigned number; /* or 0 */
 	KvcOptions *options;
 	KvcL2Adapter *adapter;
@@ -58,6 +59,9 @@ extern const struct CMUnitTest adapter_thread_tests[];
  */
 const char *make_tmpfs(void);
 void remove_tmpfs(void);
+
+/* Can this process make the loop device that "@LOOP@" in a specification means? */
+bool may_make_loop(void);
 
 /* contract-adapter --victim SPECIFICATION: stores until it is killed, see adapter-restart.c. */
 int victim_main(const char *specification);

@@ -5,6 +5,7 @@
 #include "adapter-fixture.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -87,6 +88,32 @@ typedef struct Place {
 	bool is_whole_file;
 } Place;
 
+/* Where the bytes of MEMORY are in the file PATH; without a look at holes, which may be large. */
+static void
+find_in_file(const char *path, const KvcMemoryObj *memory, Place *place)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	off_t bytes = fd < 0 ? 0 : lseek(fd, 0, SEEK_END), from = 0;
+	char *data = bytes > 0 ? mmap(NULL, (size_t)bytes, PROT_READ, MAP_SHARED, fd, 0) : NULL;
+	char *at = NULL;
+
+	while (data && !at && (from = lseek(fd, from, SEEK_DATA)) >= 0) {
+		off_t to = lseek(fd, from, SEEK_HOLE);
+
+		at = memmem(data + from, (size_t)(to - from), memory->data, NEEDLE_BYTES);
+		from = to;
+	}
+	if (at) {
+		place->offset = (size_t)(at - data);
+		place->is_whole_file = (size_t)bytes == memory->bytes;
+		place->path = g_strdup(path);
+	}
+	if (data)
+		munmap(data, (size_t)bytes);
+	if (fd >= 0)
+		close(fd);
+}
+
 /* Where in the files below DIRECTORY the bytes of MEMORY are. */
 static Place
 find_payload(const char *directory, const KvcMemoryObj *memory)
@@ -98,20 +125,11 @@ find_payload(const char *directory, const KvcMemoryObj *memory)
 	assert_non_null(dir);
 	while (!place.path && (name = g_dir_read_name(dir))) {
 		g_autofree char *path = g_build_filename(directory, name, NULL);
-		g_autofree char *data = NULL;
-		gsize bytes;
 
-		if (g_file_test(path, G_FILE_TEST_IS_DIR)) {
+		if (g_file_test(path, G_FILE_TEST_IS_DIR))
 			place = find_payload(path, memory);
-		} else if (g_file_get_contents(path, &data, &bytes, NULL)) {
-			char *at = memmem(data, bytes, memory->data, NEEDLE_BYTES);
-
-			if (!at)
-				continue;
-			place.offset = (size_t)(at - data);
-			place.is_whole_file = bytes == memory->bytes;
-			place.path = g_steal_pointer(&path);
-		}
+		else if (g_file_test(path, G_FILE_TEST_IS_REGULAR))
+			find_in_file(path, memory, &place);
 	}
 	return place;
 }
@@ -163,8 +181,11 @@ damage(const Place *place, Damage how)
 	}
 }
 
-/* Damaged, it is a miss; known to be damaged, it is not found, and the next store heals it. */
-static void
+/*
+ * Damaged, it is a miss; known to be damaged, it is not found, and the next store heals it. false:
+ * the file has others as well, and is no file to be cut.
+ */
+static bool
 check_damage(const Subject *subject, uint32_t number, Damage how)
 {
 	g_autoptr(KvcObjectKey) key = key_new(subject, KVC_SPACE_CHUNK, number);
@@ -183,6 +204,7 @@ check_damage(const Subject *subject, uint32_t number, Damage how)
 	}
 	g_free(place.path);
 	memory_free(&memory);
+	return is_applicable;
 }
 
 static void
@@ -194,8 +216,8 @@ test_damage_is_a_miss(void **state)
 		skip();
 	Damage first = subject_has_checksums(subject) ? DAMAGE_FIRST : DAMAGE_SHORT;
 
-	for (Damage how = first; how <= DAMAGE_GONE; how++)
-		check_damage(subject, how, how);
+	for (Damage how = first; how <= DAMAGE_GONE && check_damage(subject, how, how); how++)
+		;
 }
 
 const struct CMUnitTest adapter_load_tests[] = {

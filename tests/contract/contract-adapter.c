@@ -4,7 +4,8 @@
  * contract-adapter [SPECIFICATION...]: what kvcache/adapter.h promises, of every registered
  * adapter. Those that a SPECIFICATION opens are opened; of the others the vtable is looked at.
  * "@DIRECTORY@" in a specification becomes an empty directory of its own, "@TMPFS@" one on a tmpfs
- * of 64 MiB (left out where this process may not mount one), "@NUMBER@" a number from 1 on that
+ * of 64 MiB (left out where this process may not mount one), "@LOOP@" an empty loop device of 280
+ * MiB (left out where this process may not make one), "@NUMBER@" a number from 1 on that
  * nobody else of this run has: of an empty database of a server, say.
  *
  * A module names its specifications in its meson.build (module_contracts), so that a new folder is
@@ -140,6 +141,10 @@ take_specifications(char **arguments)
 		check_specification(*argument);
 		if (strstr(*argument, "@TMPFS@") && !has_tmpfs && !make_tmpfs()) {
 			printf("%s: not opened, no tmpfs can be mounted here\n", *argument);
+			continue;
+		}
+		if (strstr(*argument, "@LOOP@") && !may_make_loop()) {
+			printf("%s: not opened, no loop device can be made here\n", *argument);
 			continue;
 		}
 		has_tmpfs |= strstr(*argument, "@TMPFS@") != NULL;

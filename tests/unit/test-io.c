@@ -424,6 +424,41 @@ test_submit_from_done(void **state)
 	free(data);
 }
 
+/* What is registered is used for its own transfers only, at any alignment and of any size. */
+static void
+test_registered_file(void **state)
+{
+	static const size_t sizes[] = {0, 1, 4096, 100001, 3 * MIB + 5};
+	int fd = temp_file(), other = temp_file();
+	GError *error = NULL;
+	KvcIo *io = kvc_io_new_for_file("test-ring", 4 * MIB, fd, &error);
+
+	assert_non_null(io);
+	for (size_t i = 0; i < G_N_ELEMENTS(sizes); i++) {
+		uint8_t *one = pattern_new(sizes[i], 1), *two = pattern_new(sizes[i], 2);
+		uint8_t *back = pattern_new(sizes[i], 3);
+		KvcIoTransfer writes[] = {transfer_of(fd, true, one, 7, sizes[i]),
+					  transfer_of(other, true, two, 7, sizes[i])};
+		KvcIoTransfer read = transfer_of(fd, false, back, 7, sizes[i]);
+
+		run(io, &writes[0]);
+		run(io, &writes[1]);
+		assert_int_equal(writes[0].error | writes[1].error, 0);
+		run(io, &read);
+		assert_int_equal(read.transferred, sizes[i]);
+		assert_memory_equal(back, one, sizes[i]);
+		read = transfer_of(other, false, back, 7, sizes[i]);
+		run(io, &read);
+		assert_memory_equal(back, two, sizes[i]);
+		free(one);
+		free(two);
+		free(back);
+	}
+	kvc_io_free(io);
+	close(fd);
+	close(other);
+}
+
 int
 main(void)
 {
@@ -438,6 +473,7 @@ main(void)
 		cmocka_unit_test(test_concurrent),
 		cmocka_unit_test(test_free_in_flight),
 		cmocka_unit_test(test_submit_from_done),
+		cmocka_unit_test(test_registered_file),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
