@@ -59,10 +59,21 @@ add_path_locked(Kvcfs *fs, const char *path)
 	return dir;
 }
 
+static bool
+has_object(Kvcfs *fs, KvcKeyScope *scope)
+{
+	KvcListEntry entry;
+	if (kvc_storage_manager_list(fs->sm, scope, UINT32_MAX, 0, &entry, 1) == 0)
+		return false;
+	kvc_object_key_unref(entry.key);
+	return true;
+}
+
 static void
 add_scope_locked(Kvcfs *fs, KvcKeyScope *scope)
 {
-	if (g_hash_table_contains(fs->dirs, scope))
+	/* Since they were listed its objects, and the directory, may have been removed. */
+	if (g_hash_table_contains(fs->dirs, scope) || !has_object(fs, scope))
 		return;
 	if (scope->is_plain) {
 		add_path_locked(fs, scope->model_name);
@@ -178,16 +189,9 @@ kvcfs_tree_is_empty_locked(KvcfsInode *inode)
 {
 	if (inode->kind == KVCFS_DIR && g_hash_table_size(inode->children) > 0)
 		return false;
-	KvcListEntry entry;
-	unsigned spaces = UINT32_MAX;
 	if (inode->temps && g_hash_table_size(inode->temps) > 0)
 		return false;
-	if (has_writer_locked(inode))
-		return false;
-	if (kvc_storage_manager_list(inode->fs->sm, inode->scope, spaces, 0, &entry, 1) == 0)
-		return true;
-	kvc_object_key_unref(entry.key);
-	return false;
+	return !has_writer_locked(inode) && !has_object(inode->fs, inode->scope);
 }
 
 void
