@@ -10,7 +10,8 @@
  *	p:<counts>:<path>	below prefix/, which is walked in sorted order: the last path seen
  *	f:<counts>:<path>	below plain/, the same
  *
- * so a page costs what is in it, and no state is kept for passes that nobody finishes.
+ * so a page costs what is in it. Of a tree the names that come next in a directory are kept from
+ * one page to the next (fs-window.c), by one pass; others read them again.
  *
  * A pass of one scope looks at the names in the flat directory only, until one is of that scope,
  * and at one directory of one of the trees.
@@ -47,8 +48,10 @@ typedef struct ListPass {
 	uint64_t foreign, objects, bytes;
 	int errnum; /* of the first directory or file in this pass that could not be read, or 0 */
 	ListPlace place;
-	long offset; /* flat directory */
-	char *path;  /* tree: below its root */
+	long offset;	 /* flat directory */
+	char *path;	 /* tree: below its root */
+	uint64_t window; /* that the page before has left, or 0 */
+	FsWindow *left;	 /* by this page, or NULL */
 } ListPass;
 
 static bool
@@ -61,8 +64,10 @@ parse_cursor(ListPass *pass, const char *cursor)
 	const char *letter = *cursor ? strchr(place_letters, *cursor) : NULL;
 	if (!letter ||
 	    sscanf(cursor + 1,
-		   ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%d:%n",
-		   &pass->foreign, &pass->objects, &pass->bytes, &pass->errnum, &at) != 4 ||
+		   ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT
+		   ":%d:%" G_GUINT64_FORMAT ":%n",
+		   &pass->foreign, &pass->objects, &pass->bytes, &pass->errnum, &pass->window,
+		   &at) != 5 ||
 	    at == 0)
 		return false;
 	pass->place = (ListPlace)(letter - place_letters);
@@ -78,10 +83,11 @@ format_cursor(const ListPass *pass)
 {
 	g_autofree char *offset = g_strdup_printf("%ld", pass->offset);
 
-	return g_strdup_printf(
-		"%c:%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%d:%s",
-		place_letters[pass->place], pass->foreign, pass->objects, pass->bytes, pass->errnum,
-		pass->place == LIST_FLAT ? offset : pass->path);
+	return g_strdup_printf("%c:%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT ":%" G_GUINT64_FORMAT
+			       ":%d:%" G_GUINT64_FORMAT ":%s",
+			       place_letters[pass->place], pass->foreign, pass->objects,
+			       pass->bytes, pass->errnum, pass->left ? pass->left->number : 0,
+			       pass->place == LIST_FLAT ? offset : pass->path);
 }
 
 /* PATH could not be read: the pass goes on, and fails at its end. What is gone was removed since.
@@ -220,41 +226,6 @@ list_flat(ListPass *pass)
 	return 0;
 }
 
-static int
-compare_names(const void *a, const void *b)
-{
-	return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-/* The names in a directory, sorted; those that can be read. */
-static GPtrArray *
-read_sorted(ListPass *pass, const char *path)
-{
-	const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
-	GPtrArray *names = g_ptr_array_new_with_free_func(g_free);
-	int fd = openat(pass->fs->base_fd, path, flags);
-	DIR *dir = fd < 0 ? NULL : fdopendir(fd);
-	const struct dirent *entry;
-
-	if (!dir) {
-		note_unreadable(pass, path, errno);
-		if (fd >= 0)
-			close(fd);
-		return names;
-	}
-	errno = 0;
-	while ((entry = readdir(dir))) {
-		if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
-			g_ptr_array_add(names, g_strdup(entry->d_name));
-		errno = 0;
-	}
-	if (errno)
-		note_unreadable(pass, path, errno);
-	closedir(dir);
-	g_ptr_array_sort(names, compare_names);
-	return names;
-}
-
 static void
 add_tree_file(ListPass *pass, const char *path, struct stat *st)
 {
@@ -283,6 +254,42 @@ stat_in_tree(ListPass *pass, const char *path, struct stat *st)
 	return false;
 }
 
+static void walk_tree(ListPass *pass, const char *dir, const char *after);
+
+/*
+ * NAME in the directory DIR of a tree. REST: what of the position is below it, NULL: nothing is.
+ */
+static void
+walk_name(ListPass *pass, const char *dir, const char *name, const char *rest)
+{
+	g_autofree char *path = g_strdup_printf("%s%s%s", dir, *dir ? "/" : "", name);
+	g_autofree char *file = g_strdup_printf("%s/%s", place_dirs[pass->place], path);
+	struct stat st;
+
+	if (!stat_in_tree(pass, file, &st))
+		return;
+	if (S_ISDIR(st.st_mode)) {
+		if (!pass->scope)
+			walk_tree(pass, path, rest);
+		return;
+	}
+	add_tree_file(pass, file, &st);
+	g_free(pass->path);
+	pass->path = g_steal_pointer(&path);
+}
+
+/* The names of the directory REAL from FROM on (NULL: all), as many as a window has. */
+static FsWindow *
+open_window(ListPass *pass, const char *real, const char *from)
+{
+	int errnum;
+	FsWindow *window = fs_window_read(pass->fs, real, from, &errnum);
+
+	if (errnum)
+		note_unreadable(pass, real, errnum);
+	return window;
+}
+
 /*
  * Walks the directory DIR (a path below the root of the tree, "" at the root) behind AFTER, which
  * is relative to it; NULL: from the start.
@@ -292,32 +299,36 @@ walk_tree(ListPass *pass, const char *dir, const char *after)
 {
 	const char *root = place_dirs[pass->place];
 	g_autofree char *real = g_strdup_printf("%s%s%s", root, *dir ? "/" : "", dir);
-	g_autoptr(GPtrArray) names = read_sorted(pass, real);
 	size_t first_len = after ? strcspn(after, "/") : 0;
-	g_autofree char *first = g_strndup(after ? after : "", first_len);
+	g_autofree char *first = after ? g_strndup(after, first_len) : NULL;
+	const char *rest = after && after[first_len] ? after + first_len + 1 : NULL;
+	FsWindow *window = fs_window_take(pass->fs, pass->window, real);
 
-	for (guint i = 0; i < names->len && pass->n < pass->max; i++) {
-		const char *name = names->pdata[i];
-		g_autofree char *path = g_strdup_printf("%s%s%s", dir, *dir ? "/" : "", name);
-		g_autofree char *file = g_strdup_printf("%s/%s", root, path);
-		int order = strcmp(name, first);
-		const char *rest =
-			order == 0 && after && after[first_len] ? after + first_len + 1 : NULL;
-		struct stat st;
+	if (!window)
+		window = open_window(pass, real, first);
+	for (;;) {
+		GPtrArray *names = window->names;
 
-		if (after && (order < 0 || (order == 0 && !rest)))
-			continue;
-		if (!stat_in_tree(pass, file, &st))
-			continue;
-		if (S_ISDIR(st.st_mode)) {
-			if (!pass->scope)
-				walk_tree(pass, path, rest);
-			continue;
+		for (guint i = 0; i < names->len && pass->n < pass->max; i++) {
+			const char *name = names->pdata[i];
+			int order = first ? strcmp(name, first) : 1;
+
+			if (order > 0 || (order == 0 && rest))
+				walk_name(pass, dir, name, order == 0 ? rest : NULL);
 		}
-		add_tree_file(pass, file, &st);
-		g_free(pass->path);
-		pass->path = g_steal_pointer(&path);
+		if (pass->n == pass->max || window->is_last || names->len == 0)
+			break;
+		g_free(first);
+		first = g_strdup(names->pdata[names->len - 1]);
+		rest = NULL;
+		fs_window_free(window);
+		window = open_window(pass, real, first);
 	}
+	/* The innermost, where the page ends. */
+	if (pass->n == pass->max && !pass->left)
+		pass->left = window;
+	else
+		fs_window_free(window);
 }
 
 /* The one directory of the tree in which the files of the pass's scope are, behind AFTER. */
@@ -406,6 +417,10 @@ fs_list(FsAdapter *fs, const KvcKeyScope *scope, char **cursor, KvcL2ListEntry *
 		kvc_object_key_unref(entries[i].key);
 		kvc_xattrs_unref(entries[i].info.xattrs);
 	}
+	if (*cursor && pass.left)
+		fs_window_leave(fs, pass.left);
+	else
+		fs_window_free(pass.left);
 	g_free(pass.path);
 	return rc < 0 ? rc : (ssize_t)pass.n;
 }

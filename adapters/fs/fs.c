@@ -96,6 +96,7 @@ adapter_free(FsAdapter *fs)
 	pthread_mutex_destroy(&fs->lock);
 	g_free(fs->last_error);
 	g_free(fs->warned_path);
+	fs_window_free(fs->window);
 	g_free(fs->base_path);
 	g_free(fs);
 }

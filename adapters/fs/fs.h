@@ -314,6 +314,30 @@ void fs_attr_add(FsAdapter *fs, const KvcObjectKey *key, const KvcObjectAttribut
 /* Attributes of PATH are lost because of ERRNUM (positive): counted, logged once a minute. */
 void fs_note_attribute_error(FsAdapter *fs, const char *path, int errnum);
 
+/* fs-window.c */
+
+/* Names of a directory from one on, sorted; of one pass. */
+typedef struct FsWindow {
+	uint64_t number; /* no other has it; not 0 */
+	char *dir;	 /* below base_path */
+	GPtrArray *names;
+	bool is_last; /* the directory has none behind them */
+} FsWindow;
+
+/* How many names at most: what they take in memory. Changed by tests only. */
+extern guint fs_window_names;
+
+/*
+ * The first names of DIR that do not come before FROM (NULL: any); freed by the caller. *ERRNUM: 0
+ * or the errno (positive) of a directory that could not be read to its end.
+ */
+FsWindow *fs_window_read(FsAdapter *fs, const char *dir, const char *from, int *errnum);
+void fs_window_free(FsWindow *window);
+/* For the next page (taken); the one before is dropped: the pass that left it reads again. */
+void fs_window_leave(FsAdapter *fs, FsWindow *window);
+/* The one that the page before has left (transfer full), or NULL. */
+FsWindow *fs_window_take(FsAdapter *fs, uint64_t number, const char *dir);
+
 /* fs-list.c, fs-janitor.c */
 
 ssize_t fs_list(FsAdapter *fs,
@@ -410,6 +434,7 @@ struct FsAdapter {
 	int64_t space_ns; /* when free_bytes was renewed */
 	uint64_t free_bytes;
 	bool space_known;
+	FsWindow *window; /* what the last page of a listing has left, or NULL */
 
 	/* Protected by replace_lock: publishing under a key that exists; held over one rename */
 	pthread_mutex_t replace_lock;

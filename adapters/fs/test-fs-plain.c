@@ -3,6 +3,7 @@
 /* Plain files: below plain/ under the path they have in the mount, and the directories they make.
  */
 
+#include "fs.h"
 #include "test-fs-util.h"
 
 #include <errno.h>
@@ -152,6 +153,61 @@ test_list(void **state)
 		assert_int_equal(in_none->len, 0);
 		assert_describes(&fs, "foreign_files", "0");
 	}
+	fs_free(&fs);
+}
+
+static void
+assert_same_keys(GPtrArray *keys, GPtrArray *wanted)
+{
+	assert_int_equal(keys->len, wanted->len);
+	for (guint i = 0; i < keys->len; i++)
+		assert_true(kvc_object_key_equal(keys->pdata[i], wanted->pdata[i]));
+}
+
+/* A directory of which not all names are kept at once; two passes that drop each other's. */
+static void
+test_list_windows(void **state)
+{
+	const guint all_names = fs_window_names;
+	static const char *const directories[] = {"", "a", "a/b", "b"};
+	Fs fs;
+
+	fs_new(&fs, "");
+	for (uint32_t i = 0; i < 60; i++) {
+		g_autofree char *name = g_strdup_printf("%u", i * 7919 % 1000);
+		g_autoptr(KvcObjectKey) key = plain(directories[i % 4], name);
+
+		store(&fs, key, 10, i);
+	}
+	g_autoptr(GPtrArray) wanted = list_keys(&fs, NULL, 1000);
+	assert_int_equal(wanted->len, 60);
+	for (guint window = 2; window < 40; window += 3) {
+		fs_window_names = window;
+		for (size_t page = 1; page <= 64; page = page * 2 + 1) {
+			g_autoptr(GPtrArray) keys = list_keys(&fs, NULL, page);
+
+			assert_same_keys(keys, wanted);
+		}
+		KvcL2ListEntry entries[2];
+		char *cursors[2] = {NULL};
+		guint at[2] = {0};
+
+		while (at[0] < 60 || at[1] < 60) {
+			guint pass = at[0] <= at[1] ? 0 : 1;
+			ssize_t n =
+				fs.ops->list(fs.adapter, NULL, &cursors[pass], entries, 1 + pass);
+
+			assert_true(n > 0);
+			for (ssize_t i = 0; i < n; i++) {
+				assert_true(kvc_object_key_equal(entries[i].key,
+								 wanted->pdata[at[pass]++]));
+				kvc_object_key_unref(entries[i].key);
+			}
+		}
+		g_free(cursors[0]);
+		g_free(cursors[1]);
+	}
+	fs_window_names = all_names;
 	fs_free(&fs);
 }
 
@@ -470,6 +526,7 @@ main(void)
 		cmocka_unit_test(test_names_and_bytes),
 		cmocka_unit_test(test_changes_of_a_scope),
 		cmocka_unit_test(test_list),
+		cmocka_unit_test(test_list_windows),
 		cmocka_unit_test(test_foreign_files),
 		cmocka_unit_test(test_deep_directories),
 		cmocka_unit_test(test_files_and_directories_in_turn),
