@@ -75,7 +75,8 @@ kvcfs_state_dir_open(const char *path, GError **error)
 	if (fd < 0) {
 		int code = errno;
 		g_set_error(error, G_FILE_ERROR, (int)g_file_error_from_errno(code),
-			    "state directory %s: %s", path, g_strerror(code));
+			    "state directory %s: %s (--state-dir names another)", path,
+			    g_strerror(code));
 		return NULL;
 	}
 	KvcfsStateDir *state = g_new0(KvcfsStateDir, 1);

@@ -5,6 +5,7 @@
 # when L1 is empty, after a restart, and after kill -9; what was removed does not return; what is not a store is refused
 # in words that say why.
 #
+# soak
 # parallel
 # timeout: 240
 

@@ -5,6 +5,7 @@
 # is in memory do not notice; opens of what is only in L2 end with ENOENT in time; status says what is going on, and that
 # it is over; whatever was written meanwhile is in the server in the end. The password is nowhere to be seen.
 #
+# soak
 # timeout: 180
 
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
