@@ -111,7 +111,7 @@ refused 2 'needs the option "base_path"' start --l2-adapter 'type=fs'
 refused 2 'option "workers"' start --l2-adapter "type=fs,base_path=$L2,workers=65"
 refused 2 'option "io_depth_bytes": "1Q" is not a size' start --l2-adapter "type=fs,base_path=$L2,io_depth_bytes=1Q"
 refused 2 'base_path "relative" is not an absolute path' fs_at relative
-if "$KVCACHEFS" --help | grep -q 'base_path' && ! start --l2-adapter '{"type":"fs"' 2>&1 | grep -q 'has no JSON'; then
+if grep -q 'base_path' <<<"$("$KVCACHEFS" --help)" && ! start --l2-adapter '{"type":"fs"' 2>&1 | grep -q 'has no JSON'; then
 	refused 2 'the object is not closed at position 13' start --l2-adapter '{"type":"fs"'
 	refused 2 'Parse error at line 1, position 13: ' start --l2-adapter '{"type":"fs",}'
 	refused 2 'key "type" is there twice' start --l2-adapter '{"type":"fs","type":"fs"}'

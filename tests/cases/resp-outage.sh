@@ -12,7 +12,7 @@
 
 require_cmd redis-server
 require_cmd redis-cli
-"$KVCACHEFS" --help | grep -q '^  resp ' || skip "built without hiredis"
+grep -q '^  resp ' <<<"$("$KVCACHEFS" --help)" || skip "built without hiredis"
 
 OUTAGE_S=${OUTAGE_S:-4}
 LOAD_TIMEOUT_S=2

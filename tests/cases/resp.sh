@@ -12,7 +12,7 @@
 require_cmd redis-server
 require_cmd redis-cli
 require_cmd setfattr
-"$KVCACHEFS" --help | grep -q '^  resp ' || skip "built without hiredis"
+grep -q '^  resp ' <<<"$("$KVCACHEFS" --help)" || skip "built without hiredis"
 
 # In WORK, which may be too long a path for a socket.
 socket_dir=$(mktemp -d)

@@ -152,7 +152,7 @@ for name in empty once "$(printf 'n%.0s' {1..250})"; do
 	setfattr -x "user.$name" "$object"
 done
 assert_eq "" "$(getfattr --absolute-names -d -m - "$object")" "xattrs that are listed"
-if tar --help | grep -q -- --xattrs; then
+if grep -q -- --xattrs <<<"$(tar --help)"; then
 	mkdir -p "$MNT/tarred"
 	tar --xattrs --xattrs-include='*' -C "$MNT/meta-llama" -cf "$WORK/tar" .
 	tar --xattrs --xattrs-include='*' -C "$MNT/tarred" -xf "$WORK/tar"
