@@ -396,6 +396,12 @@ kvc_l1_object_take_unread(KvcL1Object *object)
 	       futimens(object->fd, times) == 0;
 }
 
+bool
+kvc_l1_object_is_shared(const KvcL1Object *object)
+{
+	return __atomic_load_n(&object->refs, __ATOMIC_RELAXED) > 1;
+}
+
 int
 kvc_l1_object_map(KvcL1Object *object, bool write, KvcMemoryObj *out)
 {

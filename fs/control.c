@@ -228,6 +228,7 @@ void
 kvcfs_control_open(fuse_req_t req, KvcfsInode *inode, struct fuse_file_info *fi)
 {
 	const Control *control = &controls[inode->control];
+	kvcfs_loop_hand_over(); /* a text is made from much */
 	bool is_write = (fi->flags & O_ACCMODE) != O_RDONLY;
 	if (is_write ? !control->act : !control->text) {
 		fuse_reply_err(req, EACCES);

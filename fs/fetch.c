@@ -56,6 +56,7 @@ kvcfs_fetch_start(Kvcfs *fs,
 		  void *user)
 {
 	KvcfsFetch *fetch = g_new0(KvcfsFetch, 1);
+	kvcfs_loop_hand_over(); /* thousands of keys may be submitted */
 	fetch->fs = fs;
 	fetch->refs = 2;
 	fetch->answer = answer;

@@ -600,6 +600,7 @@ static void
 open_keys(fuse_req_t req, KvcfsInode *keys, struct fuse_file_info *fi)
 {
 	KvcfsInode *prefix = keys->parent;
+	kvcfs_loop_hand_over(); /* a text is made of all its keys */
 	if ((fi->flags & O_TRUNC) || !kvcfs_prefix_is_check_due(prefix)) {
 		load_and_open_keys(req, keys, fi);
 		return;

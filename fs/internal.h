@@ -15,6 +15,7 @@
  */
 
 #include "fs/kvcfs.h"
+#include "fs/loop.h"
 #include "fs/path-codec.h"
 #include "fs/pending.h"
 #include "fs/writer-exit.h"

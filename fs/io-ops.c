@@ -416,7 +416,11 @@ kvcfs_op_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 void
 kvcfs_op_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-	kvcfs_handle_release(kvcfs_handle_of(fi));
+	KvcfsHandle *handle = kvcfs_handle_of(fi);
+	/* What was removed gives its memory back with its last reader. */
+	if (handle->object && !kvc_l1_object_is_shared(handle->object))
+		kvcfs_loop_hand_over();
+	kvcfs_handle_release(handle);
 	fuse_reply_err(req, 0);
 }
 

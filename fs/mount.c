@@ -5,8 +5,6 @@
 #include <fcntl.h>
 #include <fuse_log.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fs/loop.h"
 #include "fs/mount-device.h"
 #include "fs/mount-table.h"
 
@@ -24,7 +23,6 @@
 #define LOCK_MESSAGE_US (2 * G_USEC_PER_SEC)
 #define PROBE_TIMEOUT_MS 2000
 #define MAX_STALE_MOUNTS 64
-#define LOOP_THREADS 16
 #define END_LOOP_MS 10000
 
 struct KvcfsMount {
@@ -32,7 +30,7 @@ struct KvcfsMount {
 	char *mountpoint;
 	struct fuse_session *se;
 	KvcfsMountEntry entry;
-	pthread_t loop_thread;
+	KvcfsLoop *loop;
 	/* Atomic */
 	atomic_bool loop_ended;
 };
@@ -413,7 +411,7 @@ kvcfs_mount_new(const char *mountpoint,
 	KvcfsMount *mount = g_new0(KvcfsMount, 1);
 	mount->mountpoint = g_strdup(mountpoint);
 	mount->se = se;
-	mount->loop_thread = pthread_self();
+	mount->loop = kvcfs_loop_new(se);
 	if (!mount_session(mount, fs, want_passthrough, error)) {
 		kvcfs_mount_unmount(mount, true);
 		kvcfs_mount_free(mount);
@@ -437,32 +435,17 @@ kvcfs_mount_free(KvcfsMount *mount)
 	kvcfs_mount_hang_up(mount);
 	fuse_session_unmount(mount->se);
 	fuse_session_destroy(mount->se);
+	kvcfs_loop_free(mount->loop);
 	g_free(mount->mountpoint);
 	g_free(mount);
 }
 
 /* ---- The loop ------------------------------------------------------------------------------ */
 
-static void
-on_wake(int signal_number)
-{
-}
-
 int
 kvcfs_mount_loop(KvcfsMount *mount)
 {
-	/* Without SA_RESTART: the signal is there to interrupt libfuse's sem_wait(). */
-	struct sigaction action = {.sa_handler = on_wake};
-	sigset_t set;
-	sigemptyset(&set);
-	sigaddset(&set, SIGUSR2);
-	sigaction(SIGUSR2, &action, NULL);
-	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
-
-	struct fuse_loop_config *config = fuse_loop_cfg_create();
-	fuse_loop_cfg_set_max_threads(config, LOOP_THREADS);
-	int result = fuse_session_loop_mt(mount->se, config);
-	fuse_loop_cfg_destroy(config);
+	int result = kvcfs_loop_run(mount->loop);
 	atomic_store(&mount->loop_ended, true);
 	return result;
 }
@@ -474,11 +457,10 @@ kvcfs_mount_end_loop(KvcfsMount *mount, int wait_ms)
 		g_usleep(5000);
 	if (!atomic_load(&mount->loop_ended))
 		fuse_session_exit(mount->se);
-	/* Again and again: a signal that comes before sem_wait() is lost. */
 	for (int i = 0; i < END_LOOP_MS; i += 5) {
 		if (atomic_load(&mount->loop_ended))
 			return 0;
-		pthread_kill(mount->loop_thread, SIGUSR2);
+		kvcfs_loop_wake(mount->loop);
 		g_usleep(5000);
 	}
 	return -ETIMEDOUT;

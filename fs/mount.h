@@ -41,7 +41,7 @@ KvcfsMount *kvcfs_mount_new(const char *mountpoint,
 void kvcfs_mount_get_dev(const KvcfsMount *mount, unsigned *dev_major, unsigned *dev_minor);
 /*
  * Answers requests until the file system is unmounted or kvcfs_mount_end_loop() was called. 0 or
- * -errno. Uses SIGUSR2 in the calling thread.
+ * -errno.
  */
 int kvcfs_mount_loop(KvcfsMount *mount);
 /* From another thread: waits for the loop to end, then makes it. -ETIMEDOUT: a request hangs. */

@@ -420,6 +420,7 @@ take_staging_locked(KvcfsInode *inode)
 static void
 free_staging(Kvcfs *fs, KvcfsStaging *st)
 {
+	kvcfs_loop_hand_over(); /* memory is given back */
 	pthread_mutex_lock(&fs->names);
 	kvcfs_closing_end_locked(fs, &st->closing);
 	pthread_mutex_unlock(&fs->names);
@@ -582,6 +583,7 @@ kvcfs_staging_commit(KvcfsInode *inode)
 {
 	Kvcfs *fs = inode->fs;
 	KvcL1Object *object = NULL;
+	kvcfs_loop_hand_over();
 	pthread_mutex_lock(&fs->names);
 	note_size_locked(inode);
 	/* It may take as long as a copy does; who looks for the name waits for it. */

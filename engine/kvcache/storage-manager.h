@@ -201,6 +201,9 @@ void kvc_l1_object_set_attributes(KvcL1Object *object, const KvcObjectAttributes
  * passed-through file counts as well: it moves the access time of the file.
  */
 bool kvc_l1_object_take_unread(KvcL1Object *object);
+/* Does L1 or another reader hold OBJECT as well? If not its memory goes with the caller's
+ * reference. True of a moment. */
+bool kvc_l1_object_is_shared(const KvcL1Object *object);
 /* Did L1 memory run out since the object was reserved (a write into it may have failed)? */
 bool kvc_l1_object_was_memory_full(KvcL1Object *object);
 

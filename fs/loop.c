@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/loop.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glib.h>
+#include <linux/fuse.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* As many requests can be in handlers at a time. */
+#define THREADS 16
+#define CORES_PER_READER 4
+
+struct KvcfsLoop {
+	/* Immutable after open */
+	struct fuse_session *se;
+	/* Protects what follows; nothing is called under it. */
+	pthread_mutex_t lock;
+	pthread_cond_t may_read;
+	/* How many more threads may read. */
+	int permits;
+	/* Those that were started and not joined, and how many of them have not ended. */
+	pthread_t threads[THREADS];
+	int n_threads;
+	int n_active;
+	int error;
+	/* n_active went down. */
+	pthread_cond_t ended;
+};
+
+/* The loop whose permit to read this thread has. */
+static _Thread_local KvcfsLoop *reads_for;
+
+KvcfsLoop *
+kvcfs_loop_new(struct fuse_session *se)
+{
+	KvcfsLoop *loop = g_new0(KvcfsLoop, 1);
+	loop->se = se;
+	loop->permits = CLAMP((int)g_get_num_processors() / CORES_PER_READER, 1, THREADS);
+	pthread_mutex_init(&loop->lock, NULL);
+	pthread_cond_init(&loop->may_read, NULL);
+	pthread_cond_init(&loop->ended, NULL);
+	return loop;
+}
+
+void
+kvcfs_loop_free(KvcfsLoop *loop)
+{
+	if (loop == NULL)
+		return;
+	pthread_cond_destroy(&loop->ended);
+	pthread_cond_destroy(&loop->may_read);
+	pthread_mutex_destroy(&loop->lock);
+	g_free(loop);
+}
+
+/* ---- Who reads ----------------------------------------------------------------------------- */
+
+static void
+take_permit(KvcfsLoop *loop)
+{
+	if (reads_for != NULL)
+		return;
+	pthread_mutex_lock(&loop->lock);
+	while (loop->permits == 0)
+		pthread_cond_wait(&loop->may_read, &loop->lock);
+	loop->permits--;
+	pthread_mutex_unlock(&loop->lock);
+	reads_for = loop;
+}
+
+void
+kvcfs_loop_hand_over(void)
+{
+	KvcfsLoop *loop = reads_for;
+	if (loop == NULL)
+		return;
+	reads_for = NULL;
+	pthread_mutex_lock(&loop->lock);
+	loop->permits++;
+	pthread_mutex_unlock(&loop->lock);
+	pthread_cond_signal(&loop->may_read);
+}
+
+static bool
+is_read_only(uint32_t flags)
+{
+	return (flags & (O_ACCMODE | O_TRUNC)) == O_RDONLY;
+}
+
+bool
+kvcfs_loop_is_short(const void *mem, size_t size)
+{
+	struct fuse_in_header in;
+	struct fuse_open_in open_in;
+	struct fuse_release_in release_in;
+	if (mem == NULL || size < sizeof in)
+		return false;
+	memcpy(&in, mem, sizeof in);
+	const void *arg = (const char *)mem + sizeof in;
+	size -= sizeof in;
+
+	switch (in.opcode) {
+	case FUSE_LOOKUP:
+	case FUSE_FORGET:
+	case FUSE_BATCH_FORGET:
+	case FUSE_GETATTR:
+	case FUSE_INTERRUPT:
+		return true;
+	case FUSE_OPEN:
+		if (size < sizeof open_in)
+			return false;
+		memcpy(&open_in, arg, sizeof open_in);
+		return is_read_only(open_in.flags);
+	case FUSE_RELEASE:
+		if (size < sizeof release_in)
+			return false;
+		memcpy(&release_in, arg, sizeof release_in);
+		return is_read_only(release_in.flags);
+	default:
+		return false;
+	}
+}
+
+/* ---- The threads --------------------------------------------------------------------------- */
+
+static void
+set_error(KvcfsLoop *loop, int error)
+{
+	pthread_mutex_lock(&loop->lock);
+	if (loop->error == 0)
+		loop->error = error;
+	pthread_mutex_unlock(&loop->lock);
+}
+
+typedef struct {
+	KvcfsLoop *loop;
+	struct fuse_buf buf;
+} Thread;
+
+/* Also of a thread that is cancelled. The first that ends tells run(), which ends the others. */
+static void
+thread_ends(void *data)
+{
+	Thread *self = data;
+	KvcfsLoop *loop = self->loop;
+	free(self->buf.mem);
+	kvcfs_loop_hand_over();
+	pthread_mutex_lock(&loop->lock);
+	loop->n_active--;
+	pthread_cond_signal(&loop->ended);
+	pthread_mutex_unlock(&loop->lock);
+}
+
+/* Only here a thread can be cancelled: a handler is never cut short. */
+static int
+receive(Thread *self)
+{
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+	int n = fuse_session_receive_buf(self->loop->se, &self->buf);
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	return n;
+}
+
+static void
+answer_until_exit(Thread *self)
+{
+	KvcfsLoop *loop = self->loop;
+	for (;;) {
+		take_permit(loop);
+		if (fuse_session_exited(loop->se))
+			return;
+		int n = receive(self);
+		if (n == -EINTR)
+			continue;
+		if (n <= 0) {
+			if (n < 0)
+				set_error(loop, n);
+			fuse_session_exit(loop->se);
+			return;
+		}
+		if ((self->buf.flags & FUSE_BUF_IS_FD) != 0 ||
+		    !kvcfs_loop_is_short(self->buf.mem, self->buf.size))
+			kvcfs_loop_hand_over();
+		fuse_session_process_buf(loop->se, &self->buf);
+	}
+}
+
+static void *
+answer_requests(void *data)
+{
+	Thread self = {.loop = data};
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	pthread_setname_np(pthread_self(), "kvcfs-request");
+	pthread_cleanup_push(thread_ends, &self);
+	answer_until_exit(&self);
+	pthread_cleanup_pop(true);
+	return NULL;
+}
+
+static void
+wake_locked(KvcfsLoop *loop)
+{
+	for (int i = 0; i < loop->n_threads; i++)
+		pthread_cancel(loop->threads[i]);
+}
+
+void
+kvcfs_loop_wake(KvcfsLoop *loop)
+{
+	pthread_mutex_lock(&loop->lock);
+	wake_locked(loop);
+	pthread_mutex_unlock(&loop->lock);
+}
+
+static void
+start_threads_locked(KvcfsLoop *loop)
+{
+	while (loop->n_threads < THREADS) {
+		int error = pthread_create(&loop->threads[loop->n_threads], NULL, answer_requests,
+					   loop);
+		if (error != 0) {
+			/* Fewer will do, none will not. */
+			g_warning("thread %d for requests: %s", loop->n_threads, g_strerror(error));
+			if (loop->n_threads == 0)
+				loop->error = -error;
+			break;
+		}
+		loop->n_threads++;
+		loop->n_active++;
+	}
+}
+
+int
+kvcfs_loop_run(KvcfsLoop *loop)
+{
+	pthread_mutex_lock(&loop->lock);
+	start_threads_locked(loop);
+	int n_threads = loop->n_threads;
+	while (n_threads > 0 && loop->n_active == n_threads)
+		pthread_cond_wait(&loop->ended, &loop->lock);
+	wake_locked(loop);
+	while (loop->n_active > 0)
+		pthread_cond_wait(&loop->ended, &loop->lock);
+	/* From here wake() finds none: who was joined must not be cancelled. */
+	loop->n_threads = 0;
+	int error = loop->error;
+	pthread_mutex_unlock(&loop->lock);
+	for (int i = 0; i < n_threads; i++)
+		pthread_join(loop->threads[i], NULL);
+	return error;
+}
