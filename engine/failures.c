@@ -115,6 +115,22 @@ kvc_failures_count(KvcFailures *f, KvcTaskKind kind)
 	atomic_fetch_add(&f->counts[kind], 1);
 }
 
+static void
+remember_locked(KvcFailures *f, const char *text)
+{
+	f->last_error_ns = kvc_now_ns();
+	g_free(f->last_error);
+	f->last_error = g_strdup(text);
+}
+
+void
+kvc_failures_remember(KvcFailures *f, const char *text)
+{
+	kvc_mutex_lock(&f->lock);
+	remember_locked(f, text);
+	kvc_mutex_unlock(&f->lock);
+}
+
 unsigned
 kvc_failures_note(
 	KvcFailures *f, KvcTaskKind kind, const char *what, const char *subject, int errnum)
@@ -129,9 +145,7 @@ kvc_failures_note(
 
 	kvc_failures_count(f, kind);
 	kvc_mutex_lock(&f->lock);
-	f->last_error_ns = kvc_now_ns();
-	g_free(f->last_error);
-	f->last_error = g_strdup(text);
+	remember_locked(f, text);
 	f->failing[kind] = true;
 	if (is_of_the_store(errnum))
 		in_a_row = ++f->in_a_row;
@@ -161,6 +175,8 @@ kvc_failures_clear(KvcFailures *f, KvcTaskKind kind, bool is_proof)
 unsigned
 kvc_failures_in_a_row(KvcFailures *f)
 {
+	if (atomic_load(&f->is_clear))
+		return 0;
 	kvc_mutex_lock(&f->lock);
 	unsigned in_a_row = f->in_a_row;
 	kvc_mutex_unlock(&f->lock);

@@ -37,6 +37,9 @@ void kvc_failures_free(KvcFailures *failures);
  */
 unsigned kvc_failures_note(
 	KvcFailures *failures, KvcTaskKind kind, const char *what, const char *subject, int errnum);
+/* TEXT is the last error, of no task: neither counted nor logged, health is degraded for a while.
+ */
+void kvc_failures_remember(KvcFailures *failures, const char *text);
 /* The count alone. */
 void kvc_failures_count(KvcFailures *failures, KvcTaskKind kind);
 /*
@@ -44,7 +47,7 @@ void kvc_failures_count(KvcFailures *failures, KvcTaskKind kind);
  * nothing has failed: no lock.
  */
 void kvc_failures_clear(KvcFailures *failures, KvcTaskKind kind, bool is_proof);
-/* Failures in a row. */
+/* Failures in a row; without a lock while nothing has failed. */
 unsigned kvc_failures_in_a_row(KvcFailures *failures);
 
 /*

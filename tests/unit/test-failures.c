@@ -115,6 +115,16 @@ the_adapter_may_know_better(void **state)
 }
 
 static void
+an_error_of_no_task_is_told_too(void **state)
+{
+	kvc_failures_remember(*state, "gone");
+	assert_status(
+		*state, false,
+		"health=degraded;last_error=gone;store_errors=0;lookup_errors=0;load_errors=0;");
+	assert_string_equal(logged->str, "");
+}
+
+static void
 one_line_a_second_is_logged(void **state)
 {
 	KvcFailures *f = *state;
@@ -138,7 +148,7 @@ main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 		TEST(the_last_error_is_in_words),      TEST(many_in_a_row_are_failed),
 		TEST(a_lack_of_room_is_degraded_only), TEST(the_adapter_may_know_better),
-		TEST(one_line_a_second_is_logged),
+		TEST(an_error_of_no_task_is_told_too), TEST(one_line_a_second_is_logged),
 	};
 
 	logged = g_string_new(NULL);
