@@ -6,10 +6,11 @@
  * What every adapter does with its tasks, whatever thread works on them: an id at the submit, a
  * count of the parts that are not over, a result that is told once, and the three event fds.
  *
- *	submit slot	kvc_task_new(), then the adapter's own fields, kvc_task_post(), then it
- *hands the parts to its threads threads		fill in hits and info, kvc_task_end_part()
- *once for each part query, pop	KVC_TASK_BOARD_SLOTS
- *	close		kvc_task_board_await_idle(), stop the threads, kvc_task_board_free()
+ * - submit: kvc_task_new(), then the adapter's own fields, kvc_task_post(), then the parts go to
+ * its threads.
+ * - the threads: fill in hits and info, and kvc_task_end_part() once for each part.
+ * - query, pop: KVC_TASK_BOARD_SLOTS.
+ * - close: kvc_task_board_await_idle(), stop the threads, kvc_task_board_free().
  *
  * A task belongs to the board from the post on, and whoever works on a part of it may use it until
  * that part is over. An adapter with a board begins with a KvcBoardAdapter, and its task with a
