@@ -114,8 +114,10 @@ raw_block_write_tombstone(RawBlock *rb, const RawBlockEntry *entry)
 	uint32_t slot = entry->header.data.slot;
 
 	raw_block_tombstone_encode(&rb->super, slot, raw_block_next_generation(rb), page);
+	int rc = write_page(rb, slot, page);
+	/* Not before: a sync at the same time would not flush it. */
 	atomic_store(&rb->is_unsynced, true);
-	return write_page(rb, slot, page);
+	return rc;
 }
 
 void

@@ -242,6 +242,8 @@ begin_checkpoint(RawBlock *rb, size_t *bytes, uint64_t *objects)
 	pthread_mutex_unlock(&rb->lock);
 	bool has_room = *bytes <= rb->super.checkpoint_room;
 	rb->is_checkpointing = may_write && has_room;
+	if (may_write && !has_room)
+		rb->changed_ns = kvc_now_ns(); /* after an interval again */
 	pthread_mutex_unlock(&rb->change_lock);
 	if (may_write && !has_room)
 		atomic_fetch_add(&rb->stats.checkpoint_errors, 1);
@@ -253,6 +255,7 @@ end_checkpoint(RawBlock *rb)
 {
 	pthread_mutex_lock(&rb->change_lock);
 	rb->is_checkpointing = false;
+	rb->changed_ns = kvc_now_ns(); /* if it failed, after an interval again */
 	pthread_cond_broadcast(&rb->change_wake);
 	pthread_mutex_unlock(&rb->change_lock);
 }

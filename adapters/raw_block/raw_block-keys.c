@@ -229,7 +229,10 @@ move_entry(RawBlock *rb, RawBlockNode *from, RawBlockNode *to)
 
 	if (rc < 0)
 		return rc;
-	rc = rewrite(rb, entry, from->key, to->key, &header, entry->xattrs);
+	/* Or an older object comes back under the old key. */
+	rc = raw_block_bury_zombies(rb, from->key);
+	if (rc == 0)
+		rc = rewrite(rb, entry, from->key, to->key, &header, entry->xattrs);
 	if (rc == 0) {
 		pthread_mutex_lock(&rb->lock);
 		raw_block_set_entry_locked(rb, from, NULL);

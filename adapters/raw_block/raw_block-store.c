@@ -81,7 +81,10 @@ set_crc(RawBlockJob *job)
 	job->has_crc = true;
 }
 
-/* The same before the payload is written. Waits for a deletion that began before the store. */
+/*
+ * The same before the payload is written. Waits for a deletion or a rename that began before the
+ * store: what is there now may be gone then.
+ */
 static bool
 is_stored(RawBlockJob *job)
 {
@@ -90,7 +93,7 @@ is_stored(RawBlockJob *job)
 
 	pthread_mutex_lock(&rb->lock);
 	RawBlockNode *node = raw_block_find_locked(rb, job->key);
-	while (node->is_deleting)
+	while (node->is_deleting || node->is_renaming)
 		pthread_cond_wait(&rb->wake, &rb->lock);
 	bool found = is_stored_locked(job, node);
 	if (found)

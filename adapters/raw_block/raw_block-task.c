@@ -2,6 +2,7 @@
 
 /* Tasks and jobs: what stores, loads and lookups have in common. */
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,6 +125,7 @@ raw_block_job_transfer(RawBlockJob *job,
 		memcpy(job->bounce, job->object.data, bytes);
 		memset((char *)job->bounce + bytes, 0, pages - bytes);
 	}
+	bool has_memory = !bounces || job->bounce;
 	job->transfer = (KvcIoTransfer){
 		.fd = rb->fd,
 		.is_write = is_write,
@@ -133,5 +135,11 @@ raw_block_job_transfer(RawBlockJob *job,
 		.done = done,
 		.user = job,
 	};
-	kvc_io_submit(rb->io, &job->transfer);
+	/* The pages of the memory itself may go on behind its end. */
+	if (has_memory) {
+		kvc_io_submit(rb->io, &job->transfer);
+	} else {
+		job->transfer.error = -ENOMEM;
+		done(&job->transfer);
+	}
 }

@@ -217,7 +217,10 @@ KvcL2TaskId raw_block_submit(KvcL2Adapter *adapter,
 			     size_t n);
 /* The job is over with RESULT. Nobody may touch it afterwards. */
 void raw_block_job_end(RawBlockJob *job, int64_t result);
-/* Starts the transfer of the payload from or to the slots of RUN; DONE is called on the ring. */
+/*
+ * Starts the transfer of the payload from or to the slots of RUN; DONE is called on the ring, or at
+ * once if there is no memory for it.
+ */
 void raw_block_job_transfer(RawBlockJob *job,
 			    RawBlockRun run,
 			    bool is_write,
@@ -271,7 +274,7 @@ struct RawBlock {
 	RawBlockSuper super;	    /* sequence and checkpoint; the rest is immutable after open */
 	unsigned changes;	    /* between begin and end */
 	bool is_checkpointing;
-	int64_t changed_ns; /* monotonic: the last change ended */
+	int64_t changed_ns; /* monotonic: the last change or checkpoint ended */
 
 	/* Protected by lock */
 	pthread_mutex_t lock;
