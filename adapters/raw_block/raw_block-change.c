@@ -42,7 +42,7 @@ raw_block_end_change(RawBlock *rb)
 {
 	pthread_mutex_lock(&rb->change_lock);
 	rb->changes--;
-	rb->changed_ns = raw_block_now_ns(CLOCK_MONOTONIC);
+	rb->changed_ns = kvc_now_ns();
 	pthread_mutex_unlock(&rb->change_lock);
 }
 
@@ -136,7 +136,7 @@ raw_block_bury(RawBlock *rb, const KvcObjectKey *key, RawBlockEntry *entry)
 	int rc = raw_block_write_tombstone(rb, entry);
 
 	if (rc < 0) {
-		raw_block_note_error(rb, RAW_BLOCK_STORE, "write the tombstone of", key, -rc);
+		raw_block_note_error(rb, KVC_TASK_STORE, "write the tombstone of", key, -rc);
 		raw_block_add_zombie(rb, key, entry);
 		return;
 	}

@@ -113,7 +113,7 @@ look_at_each(Scan *scan, uint32_t first, uint32_t n, uint8_t *pages)
 			look_at(scan, slot, pages);
 			continue;
 		}
-		raw_block_note_error(rb, RAW_BLOCK_LOOKUP, "read a header", NULL, -rc);
+		raw_block_note_error(rb, KVC_TASK_LOOKUP, "read a header", NULL, -rc);
 		atomic_fetch_add(&rb->stats.damaged_headers, 1);
 		pthread_mutex_lock(&rb->lock);
 		raw_block_space_claim(&rb->space, (RawBlockRun){slot, 1});
@@ -210,15 +210,14 @@ static void
 rebuild(RawBlock *rb)
 {
 	Scan scan = {.rb = rb, .candidates = g_array_new(FALSE, FALSE, sizeof(Candidate))};
-	int64_t begin = raw_block_now_ns(CLOCK_MONOTONIC);
+	int64_t begin = kvc_now_ns();
 
 	g_array_set_clear_func(scan.candidates, candidate_clear);
 	read_headers(&scan);
 	atomic_store(&rb->last_generation, scan.last_generation);
 	fill_index(&scan);
 	g_message("raw_block %s: %" PRIu64 " objects found in %u headers in %" PRId64 " ms",
-		  rb->path, rb->objects, rb->space.n_slots,
-		  (raw_block_now_ns(CLOCK_MONOTONIC) - begin) / 1000000);
+		  rb->path, rb->objects, rb->space.n_slots, (kvc_now_ns() - begin) / 1000000);
 	if (scan.scope)
 		kvc_key_scope_unref(scan.scope);
 	g_array_unref(scan.candidates);
