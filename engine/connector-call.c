@@ -14,7 +14,7 @@
 
 #define BACKOFF_FIRST_NS (100 * KVC_MSEC_NS)
 #define BACKOFF_MAX_NS (5 * KVC_SEC_NS)
-/* 1 us for each KB: 1 GB/s of one connection's share would be 1000 times as fast. */
+/* 1 s for each MB: 1 GB/s of one connection's share would be 1000 times as fast. */
 #define NS_PER_BYTE 1000
 
 int64_t

@@ -427,9 +427,10 @@ kvc_connector_usage(KvcL2Adapter *adapter, KvcL2Usage *usage)
 }
 
 static const char *
-health_locked(const KvcConnector *c)
+health_locked(const KvcConnector *c, int check)
 {
-	bool is_failing = c->last_error_ns && kvc_now_ns() - c->last_error_ns < DEGRADED_NS;
+	bool is_recent = c->last_error_ns && kvc_now_ns() - c->last_error_ns < DEGRADED_NS;
+	bool is_failing = check < 0 || is_recent;
 
 	if (c->connect_error < 0)
 		return "failed";
@@ -443,8 +444,10 @@ kvc_connector_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
 {
 	KvcConnector *c = connector(adapter);
 
+	int check = c->ops->check ? c->ops->check(c->store) : 0;
+
 	kvc_mutex_lock(&c->lock);
-	const char *health = health_locked(c);
+	const char *health = health_locked(c, check);
 	g_autofree char *last_error = g_strdup(c->last_error);
 	const struct {
 		const char *name;

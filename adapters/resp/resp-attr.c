@@ -41,6 +41,19 @@ resp_attr_is_needed(const KvcObjectKey *key, const KvcObjectAttributes *attribut
 	return attributes && (key->space != KVC_SPACE_CHUNK || !is_default(attributes));
 }
 
+KvcObjectAttributes
+resp_attr_merge(const KvcObjectAttributes *given, const KvcL2ObjectInfo *info)
+{
+	return (KvcObjectAttributes){
+		.mtime_ns = given->mtime_ns ? given->mtime_ns : info->mtime_ns,
+		.mode = given->mode ? given->mode : info->mode,
+		.uid = given->mode ? given->uid : info->uid,
+		.gid = given->mode ? given->gid : info->gid,
+		.xattrs = given->mode ? given->xattrs : info->xattrs,
+		.version_ns = info->version_ns,
+	};
+}
+
 GString *
 resp_attr_format(const KvcObjectAttributes *attributes, uint64_t bytes)
 {

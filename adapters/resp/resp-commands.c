@@ -28,8 +28,8 @@ send_for_items(RespConnection *r,
 	return resp_send_string(r, text, deadline_ns);
 }
 
-static int
-read_value(RespConnection *r, KvcConnectorItem *item, int64_t deadline_ns)
+int
+resp_read_value(RespConnection *r, KvcConnectorItem *item, int64_t deadline_ns)
 {
 	const KvcMemoryObj *object = &item->object;
 	RespReply reply;
@@ -66,13 +66,13 @@ resp_get(void *connection, KvcConnectorItem *const *items, size_t n, int64_t dea
 	int rc = send_for_items(r, "GET", items, n, deadline_ns);
 
 	for (size_t i = 0; rc == 0 && i < n; i++)
-		rc = read_value(r, items[i], deadline_ns);
+		rc = resp_read_value(r, items[i], deadline_ns);
 	return rc;
 }
 
 /* The reply to a change. */
-static int
-read_done(RespConnection *r, KvcConnectorItem *item, char type, int64_t deadline_ns)
+int
+resp_read_done(RespConnection *r, KvcConnectorItem *item, char type, int64_t deadline_ns)
 {
 	RespReply reply;
 	int rc = resp_read_reply(r, &reply, deadline_ns);
@@ -154,7 +154,7 @@ read_stored(RespConnection *r, KvcConnectorItem *item, int64_t deadline_ns)
 		if (reply.type != '-' && reply.type != ':')
 			return -EPROTO;
 	}
-	return read_done(r, item, '+', deadline_ns);
+	return resp_read_done(r, item, '+', deadline_ns);
 }
 
 static int
@@ -219,13 +219,13 @@ resp_remove(void *connection, KvcConnectorItem *const *items, size_t n, int64_t 
 	r->is_changing = true;
 	rc = send_deletions(r, items, n, deadline_ns);
 	for (size_t i = 0; rc == 0 && i < n; i++)
-		rc = read_done(r, items[i], ':', deadline_ns);
+		rc = resp_read_done(r, items[i], ':', deadline_ns);
 	r->is_changing = rc < 0;
 	return rc;
 }
 
-static int
-read_number(RespConnection *r, KvcConnectorItem *item, int64_t *number, int64_t deadline_ns)
+int
+resp_read_number(RespConnection *r, KvcConnectorItem *item, int64_t *number, int64_t deadline_ns)
 {
 	RespReply reply;
 	int rc = resp_read_reply(r, &reply, deadline_ns);
@@ -259,8 +259,8 @@ send_questions(RespConnection *r, KvcConnectorItem *const *items, size_t n, int6
 }
 
 /* Into the info of ITEM, if it is there. */
-static int
-read_attributes(RespConnection *r, KvcConnectorItem *item, int64_t deadline_ns)
+int
+resp_read_attributes(RespConnection *r, KvcConnectorItem *item, int64_t deadline_ns)
 {
 	g_autofree char *text = NULL;
 	RespReply reply;
@@ -292,13 +292,13 @@ static int
 read_answers(RespConnection *r, KvcConnectorItem *item, int64_t deadline_ns)
 {
 	int64_t number;
-	int rc = read_number(r, item, &number, deadline_ns);
+	int rc = resp_read_number(r, item, &number, deadline_ns);
 	int error = item->error;
 
 	if (rc < 0)
 		return rc;
 	item->info.bytes = error == 0 ? (uint64_t)number : 0;
-	rc = read_attributes(r, item, deadline_ns);
+	rc = resp_read_attributes(r, item, deadline_ns);
 	item->error = rc < 0 ? -EINPROGRESS : error;
 	return rc;
 }
@@ -324,7 +324,7 @@ resp_exists(void *connection, KvcConnectorItem *const *items, size_t n, int64_t 
 	if (rc == 0 && n_empty > 0)
 		rc = send_for_items(r, "EXISTS", empty, n_empty, deadline_ns);
 	for (size_t i = 0; rc == 0 && i < n_empty; i++) {
-		rc = read_number(r, empty[i], &number, deadline_ns);
+		rc = resp_read_number(r, empty[i], &number, deadline_ns);
 		if (rc == 0 && empty[i]->error == 0 && number == 0)
 			empty[i]->error = -ENOENT;
 	}

@@ -20,7 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "resp.h"
+#include "resp-cluster.h"
 
 /* ---- Bytes --------------------------------------------------------------------------------- */
 
@@ -170,7 +170,10 @@ resp_read_reply(RespConnection *r, RespReply *reply, int64_t deadline_ns)
 	reply->type = *line;
 	switch (*line) {
 	case '-':
-		reply->error = resp_note_refusal(r->store, line + 1, len - 1);
+		if (r->node && resp_cluster_note_redirect(r, line + 1, len - 1))
+			reply->error = -EAGAIN;
+		else
+			reply->error = resp_note_refusal(r->store, line + 1, len - 1);
 		return 0;
 	case '+':
 		return 0;
@@ -351,16 +354,17 @@ connect_error(const redisContext *context, int errnum)
 }
 
 int
-resp_connect(void *user, void **connection, int64_t deadline_ns)
+resp_connect_to(RespStore *store, RespNode *node, RespConnection **connection, int64_t deadline_ns)
 {
-	RespStore *store = user;
+	const char *host = node ? node->host : store->host;
+	int port = node ? node->port : store->port;
 	int64_t left_us = MAX((deadline_ns - kvc_now_ns()) / 1000, 1000);
 	struct timeval timeout = {left_us / 1000000, left_us % 1000000};
 	redisContext *context;
 
 	errno = 0;
 	context = store->unix_socket ? redisConnectUnixWithTimeout(store->unix_socket, timeout)
-				     : redisConnectWithTimeout(store->host, store->port, timeout);
+				     : redisConnectWithTimeout(host, port, timeout);
 	if (!context || context->err) {
 		int rc = connect_error(context, errno);
 
@@ -369,12 +373,13 @@ resp_connect(void *user, void **connection, int64_t deadline_ns)
 			redisFree(context);
 		return rc;
 	}
-	if (store->host)
+	if (!store->unix_socket)
 		redisEnableKeepAlive(context);
 	fcntl(context->fd, F_SETFD, FD_CLOEXEC);
 	fcntl(context->fd, F_SETFL, fcntl(context->fd, F_GETFL) | O_NONBLOCK);
 	RespConnection *r = g_new0(RespConnection, 1);
 	r->store = store;
+	r->node = node;
 	r->context = context;
 	r->fd = context->fd;
 	int rc = greet(r, deadline_ns);
@@ -388,6 +393,17 @@ resp_connect(void *user, void **connection, int64_t deadline_ns)
 	if (kvc_is_connection_error(rc) && rc != -EHOSTDOWN)
 		resp_note_unreachable(store, g_strerror(-rc));
 	resp_disconnect(r);
+	return rc;
+}
+
+int
+resp_connect(void *store, void **connection, int64_t deadline_ns)
+{
+	RespConnection *r;
+	int rc = resp_connect_to(store, NULL, &r, deadline_ns);
+
+	if (rc == 0)
+		*connection = r;
 	return rc;
 }
 
@@ -406,7 +422,7 @@ resp_disconnect(void *connection)
 	if (r->is_changing && r->id > 0) {
 		RespDoubt *doubt = g_new(RespDoubt, 1);
 
-		*doubt = (RespDoubt){r->id, g_steal_pointer(&r->run_id)};
+		*doubt = (RespDoubt){r->node, r->id, g_steal_pointer(&r->run_id)};
 		pthread_mutex_lock(&store->lock);
 		g_ptr_array_add(store->doubtful, doubt);
 		atomic_store(&store->n_doubtful, store->doubtful->len);
@@ -441,15 +457,19 @@ settle(RespConnection *r, const RespDoubt *doubt, int64_t deadline_ns)
 	return 0;
 }
 
+/* One about NODE. */
 static bool
-take_doubt(RespStore *store, RespDoubt *doubt)
+take_doubt(RespStore *store, RespNode *node, RespDoubt *doubt)
 {
-	pthread_mutex_lock(&store->lock);
-	bool any = store->doubtful->len > 0;
-	if (any) {
-		const RespDoubt *first = g_ptr_array_index(store->doubtful, 0);
+	bool any = false;
 
-		*doubt = (RespDoubt){first->id, g_strdup(first->run_id)};
+	pthread_mutex_lock(&store->lock);
+	for (guint i = 0; !any && i < store->doubtful->len; i++) {
+		const RespDoubt *d = g_ptr_array_index(store->doubtful, i);
+
+		any = d->node == node;
+		if (any)
+			*doubt = (RespDoubt){node, d->id, g_strdup(d->run_id)};
 	}
 	pthread_mutex_unlock(&store->lock);
 	return any;
@@ -462,7 +482,8 @@ drop_doubt(RespStore *store, const RespDoubt *settled)
 	for (guint i = 0; i < store->doubtful->len; i++) {
 		const RespDoubt *doubt = g_ptr_array_index(store->doubtful, i);
 
-		if (doubt->id == settled->id && !g_strcmp0(doubt->run_id, settled->run_id)) {
+		if (doubt->node == settled->node && doubt->id == settled->id &&
+		    !g_strcmp0(doubt->run_id, settled->run_id)) {
 			g_ptr_array_remove_index(store->doubtful, i);
 			break;
 		}
@@ -477,7 +498,8 @@ resp_settle_doubts(RespConnection *r, int64_t deadline_ns)
 	RespDoubt doubt;
 	int rc = 0;
 
-	while (rc == 0 && atomic_load(&r->store->n_doubtful) > 0 && take_doubt(r->store, &doubt)) {
+	while (rc == 0 && atomic_load(&r->store->n_doubtful) > 0 &&
+	       take_doubt(r->store, r->node, &doubt)) {
 		rc = settle(r, &doubt, deadline_ns);
 		if (rc == 0)
 			drop_doubt(r->store, &doubt);

@@ -20,12 +20,13 @@
 
 #include <kvcache/key-codec.h>
 
-#include "resp.h"
+#include "resp-cluster.h"
 
 /* A page without an entry ends after so long: the caller comes again. */
 #define PAGE_US (G_USEC_PER_SEC * 1)
 #define COUNT "1000"
 #define MAX_WINDOWS 4
+#define MAX_AGAIN 3
 #define IDLE_US (60 * G_USEC_PER_SEC)
 /* Of a name, beside its bytes: the pointer and what malloc adds. */
 #define NAME_OVERHEAD 24
@@ -46,6 +47,11 @@ typedef struct Window {
 	unsigned pattern;  /* that is scanned */
 	char *scan_cursor; /* of the server */
 	char *server;	   /* whose cursor that is */
+	/* Of a cluster */
+	GPtrArray *masters; /* that are scanned one after the other */
+	guint master;
+	uint64_t map_version; /* of that time */
+	unsigned again;	      /* since it had changed at the end */
 } Window;
 
 static void
@@ -61,6 +67,7 @@ window_free(void *data)
 	g_free(window->bound);
 	g_free(window->scan_cursor);
 	g_free(window->server);
+	g_clear_pointer(&window->masters, g_ptr_array_unref);
 	g_free(window);
 }
 
@@ -123,6 +130,9 @@ begin_window(Window *window, char *last)
 	window->at = 0;
 	window->pattern = 0;
 	g_clear_pointer(&window->scan_cursor, g_free);
+	g_clear_pointer(&window->masters, g_ptr_array_unref);
+	window->master = 0;
+	window->again = 0;
 }
 
 static Window *
@@ -284,9 +294,47 @@ check_server(Window *window, const RespConnection *r)
 	g_clear_pointer(&window->scan_cursor, g_free);
 }
 
+/* *R leads to what is scanned. */
+static int
+connect_to_scan(Window *window, const RespLister *lister, RespConnection **r, int64_t deadline_ns)
+{
+	*r = lister->r;
+	if (lister->r)
+		return 0;
+	if (!window->masters)
+		window->masters = resp_map_masters(lister->store, &window->map_version);
+	if (window->masters->len == 0)
+		return -EHOSTDOWN;
+	return resp_cluster_connection(
+		lister->client, g_ptr_array_index(window->masters, window->master), r, deadline_ns);
+}
+
+/* A node is done: the next one, or all of them anew if slots have moved meanwhile. */
+static void
+end_scan(Window *window, const RespLister *lister)
+{
+	uint64_t version = window->map_version;
+
+	if (window->masters && ++window->master < window->masters->len) {
+		window->pattern = 0;
+		return;
+	}
+	if (window->masters)
+		g_ptr_array_unref(resp_map_masters(lister->store, &version));
+	if (version != window->map_version && window->again < MAX_AGAIN) {
+		window->again++;
+		window->pattern = 0;
+		window->master = 0;
+		g_clear_pointer(&window->masters, g_ptr_array_unref);
+		return;
+	}
+	sort_names(window);
+	window->is_ready = true;
+}
+
 /* One SCAN, or what is to be done after the last one. */
 static int
-scan(Window *window, RespConnection *r, int64_t deadline_ns)
+scan_one(Window *window, const RespLister *lister, RespConnection *r, int64_t deadline_ns)
 {
 	const char *pattern = window->patterns[window->pattern];
 	const char *const argv[] = {"SCAN",
@@ -300,18 +348,30 @@ scan(Window *window, RespConnection *r, int64_t deadline_ns)
 
 	if (window->scan_cursor && !strcmp(window->scan_cursor, "0")) {
 		g_clear_pointer(&window->scan_cursor, g_free);
-		if (!window->patterns[++window->pattern]) {
-			sort_names(window);
-			window->is_ready = true;
-		}
+		if (!window->patterns[++window->pattern])
+			end_scan(window, lister);
 		return 0;
 	}
 	int rc = resp_command(r, argv, &reply, deadline_ns);
+	if (rc < 0 && lister->client)
+		resp_cluster_drop(lister->client, r, rc);
 	if (rc < 0)
 		return rc;
-	rc = take_names(window, r->store, reply);
+	rc = take_names(window, lister->store, reply);
 	freeReplyObject(reply);
 	return rc;
+}
+
+static int
+scan(Window *window, const RespLister *lister, int64_t deadline_ns)
+{
+	RespConnection *r;
+	int rc = connect_to_scan(window, lister, &r, deadline_ns);
+
+	if (rc < 0)
+		return rc;
+	check_server(window, r);
+	return scan_one(window, lister, r, deadline_ns);
 }
 
 /* ---- Pages --------------------------------------------------------------------------------- */
@@ -354,7 +414,7 @@ take_items(Window *window, size_t max)
 
 /* Entries out of the names; those that are gone meanwhile are left out. */
 static int
-take_entries(Window *window, RespConnection *r, Page *page, int64_t deadline_ns)
+take_entries(Window *window, const RespLister *lister, Page *page, int64_t deadline_ns)
 {
 	g_autoptr(GArray) items = take_items(window, page->max - page->n);
 	KvcConnectorItem *asked[RESP_MAX_BATCH];
@@ -363,8 +423,12 @@ take_entries(Window *window, RespConnection *r, Page *page, int64_t deadline_ns)
 		return 0;
 	for (guint i = 0; i < items->len; i++)
 		asked[i] = &g_array_index(items, KvcConnectorItem, i);
-	int rc = resp_exists(r, asked, items->len, deadline_ns);
+	int rc = lister->r ? resp_exists(lister->r, asked, items->len, deadline_ns)
+			   : resp_cluster_exists(lister->client, asked, items->len, deadline_ns);
 	for (guint i = 0; rc == 0 && i < items->len; i++) {
+		/* What a node that is gone has is not gone. */
+		if (lister->client && asked[i]->error < 0 && asked[i]->error != -ENOENT)
+			return -EHOSTDOWN;
 		if (asked[i]->error < 0)
 			continue;
 		page->entries[page->n].key = kvc_object_key_ref(asked[i]->key);
@@ -376,12 +440,11 @@ take_entries(Window *window, RespConnection *r, Page *page, int64_t deadline_ns)
 
 /* A page is of one window: until the next one comes, it can be given again. */
 static int
-fill_page(Window *window, RespConnection *r, Page *page, int64_t deadline_ns)
+fill_page(Window *window, const RespLister *lister, Page *page, int64_t deadline_ns)
 {
 	gint64 end_us = g_get_monotonic_time() + PAGE_US;
 	int rc = 0;
 
-	check_server(window, r);
 	while (rc == 0 && page->n < page->max) {
 		bool is_used_up = window->is_ready && window->at == window->names->len;
 
@@ -389,14 +452,14 @@ fill_page(Window *window, RespConnection *r, Page *page, int64_t deadline_ns)
 			page->is_last = true;
 			break;
 		} else if (window->is_ready && !is_used_up) {
-			rc = take_entries(window, r, page, deadline_ns);
+			rc = take_entries(window, lister, page, deadline_ns);
 		} else if (page->n > 0 || g_get_monotonic_time() > end_us) {
 			break;
 		} else if (is_used_up) {
 			begin_window(window, g_strdup(last_given(window)));
 			page->first = 0;
 		} else {
-			rc = scan(window, r, deadline_ns);
+			rc = scan(window, lister, deadline_ns);
 		}
 	}
 	return rc;
@@ -421,13 +484,27 @@ resp_list(void *connection,
 	  int64_t deadline_ns)
 {
 	RespConnection *r = connection;
+
+	return resp_list_from(&(RespLister){r->store, r, NULL}, scope, cursor, entries, max,
+			      deadline_ns);
+}
+
+ssize_t
+resp_list_from(const RespLister *lister,
+	       const KvcKeyScope *scope,
+	       char **cursor,
+	       KvcL2ListEntry *entries,
+	       size_t max,
+	       int64_t deadline_ns)
+{
+	RespStore *store = lister->store;
 	g_autofree char *at = g_steal_pointer(cursor);
-	Window *window = take_window(r->store, scope, at);
+	Window *window = take_window(store, scope, at);
 
 	if (!window)
 		return -EINVAL;
 	Page page = {.entries = entries, .max = max, .first = window->at};
-	int rc = fill_page(window, r, &page, deadline_ns);
+	int rc = fill_page(window, lister, &page, deadline_ns);
 	if (rc < 0) {
 		drop_entries(&page);
 		window->at = page.first;
@@ -439,7 +516,7 @@ resp_list(void *connection,
 		window_free(window);
 	} else { /* also after a failure: the caller may try again */
 		window->used_us = g_get_monotonic_time();
-		g_ptr_array_add(r->store->windows, window);
+		g_ptr_array_add(store->windows, window);
 	}
 	return rc < 0 ? rc : (ssize_t)page.n;
 }

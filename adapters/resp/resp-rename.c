@@ -24,22 +24,13 @@ append(GString *text, const char *command, const char *name, const GString *valu
 	g_string_append(text, "\r\n");
 }
 
-/* What ITEM is to have (or NULL): what is not given stays, the version in any case. */
+/* What ITEM is to have (or NULL). */
 static GString *
 merge(const KvcConnectorItem *item)
 {
-	const KvcObjectAttributes *given = item->object.attributes;
-	const KvcL2ObjectInfo *info = &item->info;
-	KvcObjectAttributes merged = {
-		.mtime_ns = given->mtime_ns ? given->mtime_ns : info->mtime_ns,
-		.mode = given->mode ? given->mode : info->mode,
-		.uid = given->mode ? given->uid : info->uid,
-		.gid = given->mode ? given->gid : info->gid,
-		.xattrs = given->mode ? given->xattrs : info->xattrs,
-		.version_ns = info->version_ns,
-	};
+	KvcObjectAttributes merged = resp_attr_merge(item->object.attributes, &item->info);
 
-	return resp_attr_is_needed(item->key, &merged) ? resp_attr_format(&merged, info->bytes)
+	return resp_attr_is_needed(item->key, &merged) ? resp_attr_format(&merged, item->info.bytes)
 						       : NULL;
 }
 

@@ -23,6 +23,7 @@ static const struct {
 	{"LOADING", RESP_LOADING, -EHOSTDOWN},
 	{"MASTERDOWN", RESP_LOADING, -EHOSTDOWN},
 	{"BUSY", RESP_LOADING, -EHOSTDOWN},
+	{"CLUSTERDOWN", RESP_CLUSTERDOWN, -EHOSTDOWN},
 	{"WRONGTYPE", RESP_OK, -ENOENT}, /* somebody else's */
 };
 
@@ -82,8 +83,8 @@ resp_note_success(RespStore *store, bool is_change)
 void
 resp_describe(void *user_store, KvcDescribeFunc func, void *user)
 {
-	static const char *const names[RESP_STATES] = {"ok",	  "unreachable", "noauth",
-						       "loading", "oom",	 "readonly"};
+	static const char *const names[RESP_STATES] = {
+		"ok", "unreachable", "noauth", "loading", "oom", "readonly", "clusterdown"};
 	RespStore *store = user_store;
 
 	pthread_mutex_lock(&store->lock);

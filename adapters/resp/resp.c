@@ -10,7 +10,7 @@
 
 #include <kvcache/registry.h>
 
-#include "resp.h"
+#include "resp-cluster.h"
 
 #define GIB 1073741824.0
 
@@ -25,6 +25,13 @@ static const KvcOptionSpec resp_options[] = {
 	{.name = "unix_socket",
 	 .type = KVC_OPTION_STRING,
 	 .help = "absolute path of the server's socket, instead of host and port"},
+	{.name = "cluster_mode",
+	 .type = KVC_OPTION_BOOL,
+	 .default_value = "false",
+	 .help = "the server is a node of a cluster"},
+	{.name = "startup_nodes",
+	 .type = KVC_OPTION_STRING,
+	 .help = "nodes of a cluster, host:port with ';' between, instead of host and port"},
 	{.name = "username",
 	 .type = KVC_OPTION_STRING,
 	 .help = "user of AUTH; needs password_file"},
@@ -68,7 +75,7 @@ static const KvcOptionSpec resp_options[] = {
 	{.name = NULL},
 };
 
-static const KvcL2AdapterOps resp_adapter_ops;
+static const KvcL2AdapterOps resp_adapter_ops, resp_cluster_adapter_ops;
 
 static void
 doubt_free(void *data)
@@ -79,11 +86,13 @@ doubt_free(void *data)
 	g_free(doubt);
 }
 
-static void
-store_free(void *user)
+void
+resp_store_free(void *user)
 {
 	RespStore *store = user;
 
+	g_ptr_array_unref(store->nodes);
+	g_free(store->slots);
 	g_ptr_array_unref(store->doubtful);
 	g_ptr_array_unref(store->windows);
 	pthread_mutex_destroy(&store->lock);
@@ -109,6 +118,10 @@ store_new(const KvcOptions *options)
 	store->capacity_bytes =
 		(uint64_t)(kvc_options_get_double(options, "max_capacity_gb") * GIB);
 	store->idle_ns = (int64_t)(kvc_options_get_double(options, "request_timeout") * 1e9);
+	store->connect_ns = (int64_t)(kvc_options_get_double(options, "connection_timeout") * 1e9);
+	store->is_cluster = kvc_options_get_bool(options, "cluster_mode");
+	store->nodes = g_ptr_array_new_with_free_func(resp_node_free);
+	store->slots = store->is_cluster ? g_new0(RespNode *, RESP_SLOTS) : NULL;
 	pthread_mutex_init(&store->lock, NULL);
 	store->doubtful = g_ptr_array_new_with_free_func(doubt_free);
 	store->windows = resp_windows_new();
@@ -142,9 +155,36 @@ check_password_file(const RespStore *store, GError **error)
 	return true;
 }
 
+/* The nodes that are asked who there is. */
 static bool
-check(const RespStore *store, GError **error)
+add_startup_nodes(RespStore *store, const char *startup_nodes, GError **error)
 {
+	g_auto(GStrv) nodes = g_strsplit_set(startup_nodes ? startup_nodes : "", "; ,", -1);
+	bool is_good = true;
+
+	if (store->unix_socket || store->database)
+		return fail(error, "a cluster has no unix_socket, and no database_id but 0");
+	if (!store->host == !startup_nodes)
+		return fail(error, "a cluster is named by host (and port), or by startup_nodes");
+	pthread_mutex_lock(&store->lock);
+	if (store->host)
+		resp_node_get_locked(store, store->host, store->port);
+	for (char **node = nodes; *node; node++)
+		is_good &= !**node || resp_node_parse_locked(store, *node, "127.0.0.1");
+	pthread_mutex_unlock(&store->lock);
+	if (!is_good || store->nodes->len == 0)
+		return fail(error, "startup_nodes is not a list of host:port");
+	return true;
+}
+
+static bool
+check(RespStore *store, const char *startup_nodes, GError **error)
+{
+	if (store->is_cluster)
+		return add_startup_nodes(store, startup_nodes, error) &&
+		       check_password_file(store, error);
+	if (startup_nodes)
+		return fail(error, "startup_nodes needs cluster_mode=true");
 	if (!store->host == !store->unix_socket)
 		return fail(error, "the server is named by host (and port), or by unix_socket");
 	if (store->unix_socket && !g_path_is_absolute(store->unix_socket))
@@ -167,32 +207,39 @@ static const KvcConnectorOps resp_ops = {
 	.list = resp_list,
 	.size = resp_size,
 	.describe = resp_describe,
-	.free = store_free,
+	.free = resp_store_free,
 };
 
 static KvcL2Adapter *
 resp_open(const KvcOptions *options, GError **error)
 {
 	RespStore *store = store_new(options);
-	double connect_s = kvc_options_get_double(options, "connection_timeout");
+	const char *startup_nodes = kvc_options_get_string(options, "startup_nodes");
 	g_autofree char *location = NULL;
 
-	if (!check(store, error)) {
-		store_free(store);
+	if (!check(store, startup_nodes, error)) {
+		resp_store_free(store);
 		return NULL;
 	}
-	location = store->unix_socket
-			   ? g_strdup_printf("%s/%d", store->unix_socket, store->database)
-			   : g_strdup_printf("%s:%d/%d", store->host, store->port, store->database);
+	if (store->is_cluster)
+		location = startup_nodes ? g_strdup(startup_nodes)
+					 : g_strdup_printf("%s:%d", store->host, store->port);
+	else
+		location = store->unix_socket
+				   ? g_strdup_printf("%s/%d", store->unix_socket, store->database)
+				   : g_strdup_printf("%s:%d/%d", store->host, store->port,
+						     store->database);
 	const KvcConnectorConfig config = {
-		.adapter_ops = &resp_adapter_ops,
-		.ops = &resp_ops,
+		.adapter_ops = store->is_cluster ? &resp_cluster_adapter_ops : &resp_adapter_ops,
+		.ops = store->is_cluster ? &resp_cluster_ops : &resp_ops,
 		.store = store,
 		.location = location,
-		.io_mode = store->unix_socket ? "unix" : "tcp",
+		.io_mode = store->unix_socket  ? "unix"
+			   : store->is_cluster ? "cluster"
+					       : "tcp",
 		.n_workers = (unsigned)kvc_options_get_int(options, "num_workers"),
 		.max_bytes_in_flight = kvc_options_get_size(options, "max_bytes_in_flight"),
-		.connect_timeout_ns = (int64_t)(connect_s * 1e9),
+		.connect_timeout_ns = store->connect_ns,
 		.request_timeout_ns = store->idle_ns,
 		.persist = kvc_options_get_bool(options, "persist_enabled"),
 	};
@@ -209,6 +256,22 @@ static const KvcL2AdapterOps resp_adapter_ops = {
 	.open = resp_open,
 	KVC_CONNECTOR_SLOTS,
 	.rename_key = kvc_connector_rename_key,
+	.set_attributes = kvc_connector_set_attributes,
+	.list = kvc_connector_list,
+	.get_changes = kvc_connector_get_changes,
+	.usage = kvc_connector_usage,
+};
+
+/* Of an adapter that was opened for a cluster: there is no rename over nodes. */
+static const KvcL2AdapterOps resp_cluster_adapter_ops = {
+	.api = KVC_L2_ADAPTER_API,
+	.struct_size = sizeof(KvcL2AdapterOps),
+	.type_name = "resp",
+	.summary = "a cluster of Redis or Valkey",
+	.options = resp_options,
+	.shared_by_default = true,
+	.open = resp_open,
+	KVC_CONNECTOR_SLOTS,
 	.set_attributes = kvc_connector_set_attributes,
 	.list = kvc_connector_list,
 	.get_changes = kvc_connector_get_changes,

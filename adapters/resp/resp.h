@@ -24,11 +24,15 @@ typedef enum {
 	RESP_LOADING,
 	RESP_OOM,
 	RESP_READONLY,
+	RESP_CLUSTERDOWN,
 	RESP_STATES,
 } RespState;
 
+typedef struct RespNode RespNode;
+
 /* A connection that was given up with a change that the server has not answered. */
 typedef struct RespDoubt {
+	RespNode *node; /* or NULL */
 	int64_t id;
 	char *run_id; /* of the server, owned */
 } RespDoubt;
@@ -42,11 +46,22 @@ typedef struct RespStore {
 	int database;
 	uint64_t capacity_bytes; /* 0: what the server says */
 	int64_t idle_ns;	 /* a request may be without any progress for so long */
+	int64_t connect_ns;
+	bool is_cluster;
 
 	/* Protected by lock */
 	pthread_mutex_t lock;
 	char *server_error;  /* the last one */
 	GPtrArray *doubtful; /* of RespDoubt */
+	/* Of a cluster */
+	GPtrArray *nodes; /* of RespNode, owned: all that were ever known */
+	RespNode **slots; /* whose each slot is, or NULL */
+	bool has_map;
+	uint64_t map_version; /* changes with it */
+	bool is_map_wanted;   /* it is not right any more */
+	bool is_map_asked;    /* somebody does */
+	int64_t map_due_ns;   /* not before */
+	uint64_t n_map_renewals, n_redirects;
 
 	/* Of the one thread at a time that lists: the framework's caller_mutex */
 	GPtrArray *windows; /* resp_windows_new() */
@@ -57,8 +72,19 @@ typedef struct RespStore {
 	atomic_uint n_doubtful;
 } RespStore;
 
+/* Where an error reply of a cluster sends us. */
+typedef enum {
+	RESP_STAY,
+	RESP_MOVED,
+	RESP_ASK,
+	RESP_TRY_AGAIN,
+} RespRedirect;
+
 typedef struct RespConnection {
 	RespStore *store;
+	RespNode *node; /* of a cluster, or NULL */
+	RespRedirect redirect;
+	RespNode *redirect_to;
 	redisContext *context;
 	int fd; /* the context's, nonblocking */
 	int64_t id;
@@ -78,6 +104,8 @@ typedef struct RespReply {
 /* resp-connection.c. All block until DEADLINE_NS at most; 0 or -errno of the connection. */
 
 int resp_connect(void *store, void **connection, int64_t deadline_ns);
+/* To NODE; NULL: to the one server. */
+int resp_connect_to(RespStore *store, RespNode *node, RespConnection **r, int64_t deadline_ns);
 void resp_disconnect(void *connection);
 void resp_interrupt(void *connection);
 int resp_send(RespConnection *connection, struct iovec *iov, size_t n, int64_t deadline_ns);
@@ -116,6 +144,8 @@ char *resp_attr_name(const char *name);
 bool resp_attr_is_needed(const KvcObjectKey *key, const KvcObjectAttributes *attributes);
 /* The text (transfer full) of the attributes of a value of BYTES. */
 GString *resp_attr_format(const KvcObjectAttributes *attributes, uint64_t bytes);
+/* What is to be there where there is INFO: what is not GIVEN stays, the version in any case. */
+KvcObjectAttributes resp_attr_merge(const KvcObjectAttributes *given, const KvcL2ObjectInfo *info);
 /* Into INFO, whose bytes are set, unless the text is about a value of another size, or nonsense. */
 void resp_attr_parse(const char *text, size_t len, KvcL2ObjectInfo *info);
 
@@ -124,6 +154,39 @@ void resp_attr_parse(const char *text, size_t len, KvcL2ObjectInfo *info);
 /* Names are read ahead, so many bytes; a test has less. */
 extern size_t resp_list_bytes;
 GPtrArray *resp_windows_new(void);
+
+struct RespClient;
+
+/* What lists: one of the two is there. */
+typedef struct RespLister {
+	RespStore *store;
+	RespConnection *r;
+	struct RespClient *client;
+} RespLister;
+
+/* As resp_list(). */
+ssize_t resp_list_from(const RespLister *lister,
+		       const KvcKeyScope *scope,
+		       char **cursor,
+		       KvcL2ListEntry *entries,
+		       size_t max,
+		       int64_t deadline_ns);
+
+/* resp-cluster.c: an error reply of a node. true: it sends us elsewhere, see redirect. */
+bool resp_cluster_note_redirect(RespConnection *r, const char *text, size_t len);
+
+/* resp.c */
+
+void resp_store_free(void *store);
+
+/* resp-commands.c: the reply to a command about ITEM, which gets its error. */
+
+int resp_read_value(RespConnection *r, KvcConnectorItem *item, int64_t deadline_ns);
+int resp_read_done(RespConnection *r, KvcConnectorItem *item, char type, int64_t deadline_ns);
+int
+resp_read_number(RespConnection *r, KvcConnectorItem *item, int64_t *number, int64_t deadline_ns);
+/* To GET of the attributes; an item without an error gets them. */
+int resp_read_attributes(RespConnection *r, KvcConnectorItem *item, int64_t deadline_ns);
 
 /* resp-commands.c, resp-list.c: KvcConnectorOps. */
 

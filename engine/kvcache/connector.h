@@ -90,6 +90,11 @@ typedef struct KvcConnectorOps {
 	/* Optional, with kvc_connector_usage: asked every few seconds. 0 or -errno. */
 	int (*size)(void *connection, KvcL2Usage *usage, int64_t deadline_ns);
 
+	/*
+	 * Optional, never blocks, any thread: 0, or -errno: a part of the store cannot be reached,
+	 * whoever asks for it or not. Then the adapter is degraded.
+	 */
+	int (*check)(void *store);
 	/* Optional, never blocks, any thread: lines of status beside those of the framework. */
 	void (*describe)(void *store, KvcDescribeFunc func, void *user);
 	/* Optional: STORE is not used any more, all connections are gone. */
@@ -106,7 +111,7 @@ typedef struct KvcConnectorConfig {
 	unsigned n_workers;	    /* threads that load and store, 1 to 256 */
 	size_t max_bytes_in_flight; /* of payload that they work on; one object is always allowed */
 	int64_t connect_timeout_ns;
-	int64_t request_timeout_ns; /* a batch has this, and 1 us for each KB, from its begin on */
+	int64_t request_timeout_ns; /* a batch has this, and 1 s for each MB, from its begin on */
 	bool persist; /* false: what this instance has stored is removed when it is closed */
 } KvcConnectorConfig;
 

@@ -137,6 +137,8 @@ test_two_instances(void **state)
 	void *other_state = &other;
 	pthread_t thread;
 
+	if (g_getenv("KVC_CONTRACT_RESET")) /* both would be in one place */
+		skip();
 	set_up(&other_state);
 	assert_int_equal(pthread_create(&thread, NULL, use_own_instance, &other), 0);
 	use_own_instance(subject);
