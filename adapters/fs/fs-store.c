@@ -34,6 +34,8 @@ store_end(FsJob *job, int64_t result, const char *what)
 		unlinkat(fs->base_fd, job->temp_path, 0);
 		fs_prune_parents(fs, job->temp_path);
 	}
+	if (job->is_reserved)
+		fs_capacity_release(fs->capacity, job->object.bytes);
 	if (result == -ENOENT) /* the directory was removed? */
 		fs_place_look(fs);
 	if (fs_place_is_lost(fs, FS_STORE))
@@ -92,8 +94,14 @@ create_temp(FsJob *job)
 static int
 open_temp(FsJob *job)
 {
-	job->temp_path = fs_temp_path_new(job->path);
-	int rc = create_temp(job);
+	int rc = -EEXIST;
+
+	/* Another pid name space may have a process with our pid. */
+	for (int i = 0; rc == -EEXIST && i < FS_RACES_MAX; i++) {
+		g_free(job->temp_path);
+		job->temp_path = fs_temp_path_new(job->fs, job->path);
+		rc = create_temp(job);
+	}
 	if (rc < 0)
 		return rc;
 	/* Tells the janitors of other processes, also in other pid name spaces, that it is alive.
@@ -144,6 +152,7 @@ count_stored(FsJob *job, const struct stat *old)
 	atomic_fetch_add(&fs->bytes_used, (int64_t)job->object.bytes - (old ? old->st_size : 0));
 	if (!old)
 		atomic_fetch_add(&fs->objects, 1);
+	fs_capacity_note(fs->capacity, job->key, job->object.bytes);
 	fs_note_space(fs);
 	if (!fs->ours)
 		return;
@@ -218,7 +227,13 @@ store_finish(FsWork *work)
 		return;
 	}
 	fs_attr_write(job->fs, job->fd, job->path, job->object.attributes, FS_ATTR_NEW);
+	if (job->fs->fsync && fsync(job->fd) < 0) {
+		store_end(job, -errno, "sync");
+		return;
+	}
 	rc = publish(job);
+	if (rc == 0)
+		rc = fs_sync_parents(job->fs, job->path);
 	store_end(job, rc < 0 ? rc : (int64_t)bytes, "rename");
 }
 
@@ -260,23 +275,33 @@ fs_store_begin(FsWork *work)
 		store_end(job, -FS_LOST, NULL);
 		return;
 	}
-	job->path = fs_path_format(job->key);
+	job->path = fs_path_format(job->fs, job->key);
 	if (fs_is_digest_name(job->path) && atomic_load(&job->fs->no_xattrs)) {
 		store_end(job, -ENOTSUP, "set xattr");
 		return;
 	}
+	if (fs_capacity_await_count(job->fs->capacity, work))
+		return;
 	fs_keys_await_delete(job->fs, job->key);
 	if (is_stored(job)) {
 		fs_attr_add(job->fs, job->key, job->object.attributes);
 		store_skip(job);
 		return;
 	}
-	int rc = open_temp(job);
+	int rc = fs_capacity_reserve(job->fs->capacity, job->object.bytes);
+	if (rc < 0) {
+		store_end(job, rc, "make room within max_capacity_gb for");
+		return;
+	}
+	job->is_reserved = true;
+	rc = open_temp(job);
 	if (rc < 0) {
 		store_end(job, rc, "create");
 		return;
 	}
 	rc = preallocate(job);
+	if (rc == -ENOSPC && fs_capacity_free_bytes(job->fs->capacity, job->object.bytes))
+		rc = preallocate(job);
 	if (rc < 0) {
 		store_end(job, rc, "allocate");
 		return;
@@ -298,7 +323,7 @@ fs_remove_stored(FsAdapter *fs)
 		return;
 	g_hash_table_iter_init(&iter, fs->ours);
 	while (g_hash_table_iter_next(&iter, &key, NULL)) {
-		g_autofree char *path = fs_path_format(key);
+		g_autofree char *path = fs_path_format(fs, key);
 
 		if (unlinkat(fs->base_fd, path, 0) == 0)
 			fs_prune_parents(fs, path);
