@@ -114,20 +114,38 @@ touch_locked(FsCapacity *c, Entry *entry)
 	link_locked(c, entry, true);
 }
 
+static void
+note_locked(FsCapacity *c, KvcObjectKey *key, uint64_t bytes)
+{
+	Entry *entry = g_hash_table_lookup(c->entries, key);
+
+	if (!entry) {
+		add_locked(c, key, bytes, true);
+		return;
+	}
+	c->used += bytes - entry->bytes;
+	entry->bytes = bytes;
+	touch_locked(c, entry);
+}
+
 void
 fs_capacity_note(FsCapacity *c, KvcObjectKey *key, uint64_t bytes)
 {
 	if (!c)
 		return;
 	pthread_mutex_lock(&c->lock);
-	Entry *entry = g_hash_table_lookup(c->entries, key);
-	if (entry) {
-		c->used += bytes - entry->bytes;
-		entry->bytes = bytes;
-		touch_locked(c, entry);
-	} else {
-		add_locked(c, key, bytes, true);
-	}
+	note_locked(c, key, bytes);
+	pthread_mutex_unlock(&c->lock);
+}
+
+void
+fs_capacity_settle(FsCapacity *c, KvcObjectKey *key, uint64_t bytes)
+{
+	if (!c)
+		return;
+	pthread_mutex_lock(&c->lock);
+	c->reserved -= bytes;
+	note_locked(c, key, bytes);
 	pthread_mutex_unlock(&c->lock);
 }
 

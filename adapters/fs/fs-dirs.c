@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The directories of files. Those below plain/ and prefix/ come with the first file in them and go with the
- * last one, so that a name can be a file now and a directory later. Nobody holds them: whoever
- * needs one may see it go between two calls, and makes it again.
+ * The directories of files. Those below plain/ and prefix/ come with the first file in them and go
+ * with the last one, so that a name can be a file now and a directory later. Nobody holds them:
+ * whoever needs one may see it go between two calls, and makes it again.
  */
 
 #include <errno.h>

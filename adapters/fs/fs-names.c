@@ -3,12 +3,11 @@
 /*
  * Keys and the paths of their files, relative to base_path:
  *
- *	space 0	the file name of LMCache (key-codec.h, fs-nixl.c), directly in base_path or below the
- *		first two pairs of digits of the hash, as a/b in ab/cd/<name>
- *	space 1	plain/<directory>/<name>, as in the mount, any bytes
- *	space 2	prefix/<model path>/<rank component>/<name>, as in the mount
- *		(both as kvc_store_name_format() has them behind its start)
- *	any	<digest>.kvc directly in base_path, if that is no path for a file (fs-digest.c)
+ *	space 0	the file name of LMCache (key-codec.h, fs-nixl.c), directly in base_path or below
+ *the first two pairs of digits of the hash, as a/b in ab/cd/<name> space 1
+ *plain/<directory>/<name>, as in the mount, any bytes space 2	prefix/<model path>/<rank
+ *component>/<name>, as in the mount (both as kvc_store_name_format() has them behind its start) any
+ *<digest>.kvc directly in base_path, if that is no path for a file (fs-digest.c)
  *
  * What is fit follows from the key alone, so that a directory can be copied to another file system.
  * Both directions are exact: what does not come back is not ours.

@@ -152,7 +152,8 @@ count_stored(FsJob *job, const struct stat *old)
 	atomic_fetch_add(&fs->bytes_used, (int64_t)job->object.bytes - (old ? old->st_size : 0));
 	if (!old)
 		atomic_fetch_add(&fs->objects, 1);
-	fs_capacity_note(fs->capacity, job->key, job->object.bytes);
+	fs_capacity_settle(fs->capacity, job->key, job->object.bytes);
+	job->is_reserved = false;
 	fs_note_space(fs);
 	if (!fs->ours)
 		return;

@@ -188,6 +188,8 @@ void fs_capacity_get_usage(FsCapacity *c, KvcL2Usage *usage);
 /* Evicts until there is room for so many bytes, and takes it. 0 or -ENOSPC. Blocks. */
 int fs_capacity_reserve(FsCapacity *c, uint64_t bytes);
 void fs_capacity_release(FsCapacity *c, uint64_t bytes);
+/* What was reserved is what KEY has now. */
+void fs_capacity_settle(FsCapacity *c, KvcObjectKey *key, uint64_t bytes);
 /* The file system is full: evicts so many bytes. false: it could not. Blocks. */
 bool fs_capacity_free_bytes(FsCapacity *c, uint64_t bytes);
 /* true: WORK, a store, waits until the directory was counted, and is then run again. */
@@ -463,7 +465,7 @@ struct FsAdapter {
 	bool fsync;
 	int64_t orphan_age_s;
 	FsCapacity *capacity; /* or NULL */
-	int64_t opened_ns; /* on the clock of file times */
+	int64_t opened_ns;    /* on the clock of file times */
 	KvcIo *io;
 	FsPool workers;
 	FsPool lookups;
@@ -508,8 +510,8 @@ struct FsAdapter {
 	atomic_bool direct_refused;
 	atomic_bool no_xattrs;
 	atomic_bool has_young_temps; /* that may be orphans: the janitor comes again */
-	atomic_bool has_shards; /* files may be in directories of shard_dirs */
-	atomic_bool counted; /* the first complete list has been added to the two below */
+	atomic_bool has_shards;	     /* files may be in directories of shard_dirs */
+	atomic_bool counted;	     /* the first complete list has been added to the two below */
 	_Atomic int64_t bytes_used, objects;
 	_Atomic int64_t attribute_logged_ns;
 	FsStats stats;

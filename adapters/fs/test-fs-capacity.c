@@ -118,7 +118,8 @@ test_refuses(void **state)
 	fs_free(&fs);
 }
 
-/* What was there before counts, in whatever name; too much of it goes at the start, oldest first. */
+/* What was there before counts, in whatever name; too much of it goes at the start, oldest first.
+ */
 static void
 test_counts_at_start(void **state)
 {
@@ -348,10 +349,12 @@ static void
 test_bad_values(void **state)
 {
 	static const char *const bad[] = {
-		"relative_tmp_dir=/tmp",     "relative_tmp_dir=a/../../b", "relative_tmp_dir=",
-		"relative_tmp_dir=plain/x",  "relative_tmp_dir=a//b",	   "relative_tmp_dir=.",
-		"max_capacity_gb=-1",	     "max_capacity_gb=much",	   "max_capacity_gb=1G",
-		"orphan_age_s=-1",	     "orphan_age_s=1h",		   "fsync=perhaps",
+		"relative_tmp_dir=/tmp",     "relative_tmp_dir=a/../../b",
+		"relative_tmp_dir=",	     "relative_tmp_dir=plain/x",
+		"relative_tmp_dir=a//b",     "relative_tmp_dir=.",
+		"max_capacity_gb=-1",	     "max_capacity_gb=much",
+		"max_capacity_gb=1G",	     "orphan_age_s=-1",
+		"orphan_age_s=1h",	     "fsync=perhaps",
 		"relative_tmp_dir=there/it", "relative_tmp_dir=ab/cd",
 	};
 	g_autofree char *dir = dir_new(temp_parent());

@@ -69,8 +69,7 @@ test_nixl_names(void **state)
 
 	fs_new(&fs, ",layout=nixl_dynamic");
 	check_name(&fs, simple, "gpt2_08030803_0_abcd01020304.bin", 1);
-	check_name(&fs, slashes,
-		   "--org--model-1.5_b_00000001_0_08030803_1a_abcd01020304.bin", 2);
+	check_name(&fs, slashes, "--org--model-1.5_b_00000001_0_08030803_1a_abcd01020304.bin", 2);
 	check_name(&fs, salted, "org--model_08030803_0_abcd01020304@tenant_a-1.bin.bin", 3);
 	assert_true(load(&fs, simple, BYTES, 1));
 	assert_describes(&fs, "foreign_files", "0");
@@ -237,12 +236,9 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_nixl_names),
-		cmocka_unit_test(test_nixl_foreign),
-		cmocka_unit_test(test_nixl_ambiguous),
-		cmocka_unit_test(test_shard_dirs),
-		cmocka_unit_test(test_shard_dirs_of_others),
-		cmocka_unit_test(test_bad_layout),
+		cmocka_unit_test(test_nixl_names),	     cmocka_unit_test(test_nixl_foreign),
+		cmocka_unit_test(test_nixl_ambiguous),	     cmocka_unit_test(test_shard_dirs),
+		cmocka_unit_test(test_shard_dirs_of_others), cmocka_unit_test(test_bad_layout),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
