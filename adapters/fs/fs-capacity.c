@@ -32,7 +32,10 @@ struct FsCapacity {
 	GHashTable *entries; /* by key */
 	GQueue queue;	     /* of the chunks, the one used last at the tail */
 	uint64_t used, reserved;
+	unsigned stores;    /* that have got room and not ended */
 	GPtrArray *waiting; /* FsWork, until the directory is counted; then NULL */
+	GPtrArray *parked;  /* FsWork, until one of the stores that have room ends */
+	GHashTable *gone;   /* keys that were missed or removed until then; then NULL */
 };
 
 static void
@@ -56,6 +59,9 @@ fs_capacity_new(FsAdapter *fs, uint64_t max_bytes)
 		g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal, NULL, entry_free);
 	g_queue_init(&c->queue);
 	c->waiting = g_ptr_array_new();
+	c->parked = g_ptr_array_new();
+	c->gone = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
+					(GDestroyNotify)kvc_object_key_unref, NULL);
 	return c;
 }
 
@@ -66,6 +72,8 @@ fs_capacity_free(FsCapacity *c)
 		return;
 	g_hash_table_unref(c->entries);
 	g_clear_pointer(&c->waiting, g_ptr_array_unref);
+	g_clear_pointer(&c->gone, g_hash_table_unref);
+	g_ptr_array_unref(c->parked);
 	pthread_mutex_destroy(&c->lock);
 	g_free(c);
 }
@@ -161,39 +169,20 @@ fs_capacity_touch(FsCapacity *c, const KvcObjectKey *key)
 	pthread_mutex_unlock(&c->lock);
 }
 
-static uint64_t
-forget_locked(FsCapacity *c, const KvcObjectKey *key)
+void
+fs_capacity_forget(FsCapacity *c, KvcObjectKey *key)
 {
+	if (!c)
+		return;
+	pthread_mutex_lock(&c->lock);
 	Entry *entry = g_hash_table_lookup(c->entries, key);
-	uint64_t bytes = entry ? entry->bytes : 0;
-
-	if (!entry)
-		return 0;
-	c->used -= bytes;
-	unlink_locked(c, entry);
-	g_hash_table_remove(c->entries, key);
-	return bytes;
-}
-
-void
-fs_capacity_forget(FsCapacity *c, const KvcObjectKey *key)
-{
-	if (!c)
-		return;
-	pthread_mutex_lock(&c->lock);
-	forget_locked(c, key);
-	pthread_mutex_unlock(&c->lock);
-}
-
-void
-fs_capacity_rename(FsCapacity *c, const KvcObjectKey *old_key, KvcObjectKey *new_key)
-{
-	if (!c)
-		return;
-	pthread_mutex_lock(&c->lock);
-	uint64_t bytes = forget_locked(c, old_key);
-	forget_locked(c, new_key);
-	add_locked(c, new_key, bytes, true);
+	if (c->gone) /* the listing may have seen it */
+		g_hash_table_add(c->gone, kvc_object_key_ref(key));
+	if (entry) {
+		c->used -= entry->bytes;
+		unlink_locked(c, entry);
+		g_hash_table_remove(c->entries, key);
+	}
 	pthread_mutex_unlock(&c->lock);
 }
 
@@ -212,22 +201,27 @@ fs_capacity_get_usage(FsCapacity *c, KvcL2Usage *usage)
 
 /* ---- Room ---------------------------------------------------------------------------------- */
 
+/* false: no file can be removed now; that it is locked or being stored is fine. */
 static bool
-evict(FsCapacity *c, const KvcObjectKey *key)
+evict(FsCapacity *c, KvcObjectKey *key)
 {
 	FsAdapter *fs = c->fs;
 
 	if (!fs_keys_begin_delete(fs, key))
-		return false;
-	bool is_gone = fs_remove_files(fs, key) == 0;
+		return true;
+	int errnum = fs_remove_files(fs, key);
 	fs_keys_end_delete(fs, key);
-	if (is_gone)
+	if (errnum == 0) {
 		atomic_fetch_add(&fs->stats.evicted, 1);
-	return is_gone;
+		return true;
+	}
+	g_autofree char *path = fs_path_format(fs, key);
+	fs_note_error(fs, FS_STORE, "evict", path, errnum);
+	return false;
 }
 
 /* Evicts the chunk that was used least recently, unless it is locked. Lets go of the lock. */
-static void
+static bool
 evict_first_locked(FsCapacity *c)
 {
 	Entry *entry = c->queue.head->data;
@@ -235,12 +229,13 @@ evict_first_locked(FsCapacity *c)
 
 	unlink_locked(c, entry);
 	pthread_mutex_unlock(&c->lock);
-	evict(c, key);
+	bool is_possible = evict(c, key);
 	pthread_mutex_lock(&c->lock);
 	/* It may have been stored anew meanwhile. */
 	entry = g_hash_table_lookup(c->entries, key);
 	if (entry && !entry->link.data)
 		link_locked(c, entry, true);
+	return is_possible;
 }
 
 /* Until USED is at most MAX_BYTES; false: what is left is locked, or is not evicted at all. */
@@ -248,24 +243,42 @@ static bool
 shrink_locked(FsCapacity *c, uint64_t max_bytes)
 {
 	for (guint tries = c->queue.length; c->used + c->reserved > max_bytes; tries--) {
-		if (tries == 0 || c->queue.length == 0 || atomic_load(&c->fs->closing))
+		if (tries == 0 || c->queue.length == 0 || atomic_load(&c->fs->closing) ||
+		    !evict_first_locked(c))
 			return false;
-		evict_first_locked(c);
 	}
 	return true;
 }
 
-int
-fs_capacity_reserve(FsCapacity *c, uint64_t bytes)
+/* Each is run again. */
+static void
+push_all(FsCapacity *c, GPtrArray *works)
 {
+	for (guint i = 0; i < works->len; i++)
+		fs_pool_push(&c->fs->workers, FS_CLASS_FINISH, works->pdata[i]);
+	g_ptr_array_unref(works);
+}
+
+int
+fs_capacity_reserve(FsCapacity *c, uint64_t bytes, FsWork *work)
+{
+	int rc = 0;
+
 	if (!c)
 		return 0;
 	pthread_mutex_lock(&c->lock);
-	bool has_room = bytes <= c->max_bytes && shrink_locked(c, c->max_bytes - bytes);
-	if (has_room)
+	if (bytes <= c->max_bytes && shrink_locked(c, c->max_bytes - bytes)) {
 		c->reserved += bytes;
+		c->stores++;
+	} else if (bytes <= c->max_bytes && c->stores > 0) {
+		/* What is being stored can be evicted soon, or fails. */
+		g_ptr_array_add(c->parked, work);
+		rc = -EAGAIN;
+	} else {
+		rc = -ENOSPC;
+	}
 	pthread_mutex_unlock(&c->lock);
-	return has_room ? 0 : -ENOSPC;
+	return rc;
 }
 
 void
@@ -275,7 +288,11 @@ fs_capacity_release(FsCapacity *c, uint64_t bytes)
 		return;
 	pthread_mutex_lock(&c->lock);
 	c->reserved -= bytes;
+	c->stores--;
+	GPtrArray *parked = c->parked;
+	c->parked = g_ptr_array_new();
 	pthread_mutex_unlock(&c->lock);
+	push_all(c, parked);
 }
 
 bool
@@ -342,10 +359,12 @@ add_all(FsCapacity *c, GArray *all)
 	for (guint i = all->len; i > 0; i--) {
 		KvcL2ListEntry *entry = &g_array_index(all, KvcL2ListEntry, i - 1);
 
-		if (!g_hash_table_contains(c->entries, entry->key))
+		if (!g_hash_table_contains(c->entries, entry->key) &&
+		    !g_hash_table_contains(c->gone, entry->key))
 			add_locked(c, entry->key, entry->info.bytes, false);
 		kvc_object_key_unref(entry->key);
 	}
+	g_clear_pointer(&c->gone, g_hash_table_unref);
 	pthread_mutex_unlock(&c->lock);
 }
 
@@ -384,7 +403,5 @@ fs_capacity_count(FsCapacity *c)
 	if (!is_within && !atomic_load(&c->fs->closing))
 		g_warning("fs %s: what cannot be evicted is more than max_capacity_gb",
 			  c->fs->base_path);
-	for (guint i = 0; i < waiting->len; i++)
-		fs_pool_push(&c->fs->workers, FS_CLASS_FINISH, waiting->pdata[i]);
-	g_ptr_array_unref(waiting);
+	push_all(c, waiting);
 }

@@ -8,9 +8,9 @@
  *
  *	d:<counts>:<offset>	in the flat directory: d_off of the last entry seen, which the file
  *				system takes back in a later open (as NFS servers rely on)
- *	s:<counts>:<path>	in those of shard_dirs, which are walked in sorted order: the last
- *path seen p:<counts>:<path>	below prefix/, the same f:<counts>:<path>	below plain/, the
- *same
+ *	s:<counts>:<path>	in shards, which are walked in sorted order: the last path seen
+ *	p:<counts>:<path>	below prefix/, the same
+ *	f:<counts>:<path>	below plain/, the same
  *
  * so a page costs what is in it. Of a tree the names that come next in a directory are kept from
  * one page to the next (fs-window.c), by one pass; others read them again.
@@ -151,8 +151,8 @@ scope_dir(FsAdapter *fs, const KvcKeyScope *scope)
 	return path && strchr(path, '/') ? g_path_get_dirname(path) : NULL;
 }
 
-/* May the file NAME, directly in base_path or in shard directories, be of the scope that the pass
- * is about? Without a look at the file. */
+/* May the file NAME, in base_path or a shard, be of the scope that the pass is about? Without a
+ * look at the file. */
 static bool
 may_be_listed(const ListPass *pass, const char *name)
 {

@@ -161,7 +161,7 @@ fs_lookup_run(FsWork *work)
 }
 
 int
-fs_remove_files(FsAdapter *fs, const KvcObjectKey *key)
+fs_remove_files(FsAdapter *fs, KvcObjectKey *key)
 {
 	int errnum = 0;
 
@@ -186,10 +186,36 @@ fs_remove_files(FsAdapter *fs, const KvcObjectKey *key)
 		atomic_fetch_sub(&fs->bytes_used, st.st_size);
 		atomic_fetch_sub(&fs->objects, 1);
 		fs_prune_parents(fs, path);
-		int rc = fs_sync_parents(fs, path);
-		if (rc < 0)
-			return -rc;
 	}
+}
+
+/*
+ * With fsync: what DELETED says is so on the disk too, or it says so no longer. Also of what was
+ * gone already: the call that removed it may have failed to sync. 0 or -errno.
+ */
+static int
+sync_deleted(FsAdapter *fs, KvcObjectKey *const *keys, size_t n, KvcBitmap *deleted)
+{
+	g_autofree char *last = NULL;
+	int rc = 0, result = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		if (!kvc_bitmap_test(deleted, i))
+			continue;
+		g_autofree char *path = fs_path_format(fs, keys[i]);
+		g_autofree char *dir = g_path_get_dirname(path);
+		if (g_strcmp0(dir, last)) /* else as for the one before */
+			rc = fs_sync_parents(fs, path);
+		g_free(last);
+		last = g_steal_pointer(&dir);
+		if (rc == 0)
+			continue;
+		kvc_bitmap_clear(deleted, i);
+		if (result == 0)
+			fs_note_error(fs, FS_STORE, "sync the deletion of", path, -rc);
+		result = rc;
+	}
+	return result;
 }
 
 int
@@ -211,6 +237,7 @@ fs_delete_keys(FsAdapter *fs, KvcObjectKey *const *keys, size_t n, KvcBitmap *de
 			result = -errnum;
 		}
 	}
+	int rc = fs->fsync ? sync_deleted(fs, keys, n, deleted) : 0;
 	fs_note_space(fs);
-	return result;
+	return result ? result : rc;
 }

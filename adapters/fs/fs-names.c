@@ -3,11 +3,12 @@
 /*
  * Keys and the paths of their files, relative to base_path:
  *
- *	space 0	the file name of LMCache (key-codec.h, fs-nixl.c), directly in base_path or below
- *the first two pairs of digits of the hash, as a/b in ab/cd/<name> space 1
- *plain/<directory>/<name>, as in the mount, any bytes space 2	prefix/<model path>/<rank
- *component>/<name>, as in the mount (both as kvc_store_name_format() has them behind its start) any
- *<digest>.kvc directly in base_path, if that is no path for a file (fs-digest.c)
+ *	space 0	the file name of LMCache (key-codec.h, fs-nixl.c), directly in base_path or, with
+ *		shard_dirs, below the first digits of the hash: ab/cd/<name>
+ *	space 1	plain/<directory>/<name>, as in the mount, any bytes
+ *	space 2	prefix/<model path>/<rank component>/<name>, as in the mount
+ *		(both as kvc_store_name_format() has them behind its start)
+ *	any	<digest>.kvc directly in base_path, if that is no path for a file (fs-digest.c)
  *
  * What is fit follows from the key alone, so that a directory can be copied to another file system.
  * Both directions are exact: what does not come back is not ours.
@@ -126,7 +127,8 @@ fs_path_format_other(const FsAdapter *fs, const KvcObjectKey *key, unsigned i)
 		return NULL;
 	if (fs->shard_dirs && i-- == 0)
 		return g_steal_pointer(&name);
-	if (!fs->shard_dirs && fs->has_shards && i-- == 0)
+	/* Also when there were none at the start: somebody else may have made them since. */
+	if (!fs->shard_dirs && i-- == 0)
 		return format_sharded(key, name);
 	return i == 0 ? format_legacy(fs, key, name) : NULL;
 }

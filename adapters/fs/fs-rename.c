@@ -81,6 +81,7 @@ static void
 note_moved(Move *move, const struct stat *replaced)
 {
 	FsAdapter *fs = move->fs;
+	struct stat st;
 
 	atomic_fetch_add(&fs->stats.renames, 1);
 	if (replaced) {
@@ -90,7 +91,8 @@ note_moved(Move *move, const struct stat *replaced)
 	fs_keys_forget_corrupt(fs, move->file.new_key);
 	note_owner(fs, move->file.old_key, move->file.new_key);
 	fs_prune_parents(fs, move->file.from);
-	fs_capacity_rename(fs->capacity, move->file.old_key, move->file.new_key);
+	if (fstatat(fs->base_fd, move->file.to, &st, AT_SYMLINK_NOFOLLOW) == 0)
+		fs_capacity_note(fs->capacity, move->file.new_key, (uint64_t)st.st_size);
 	/* What an older LMCache wrote beside it would be the old key again. */
 	fs_remove_files(fs, move->file.old_key);
 }

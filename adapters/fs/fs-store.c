@@ -34,8 +34,10 @@ store_end(FsJob *job, int64_t result, const char *what)
 		unlinkat(fs->base_fd, job->temp_path, 0);
 		fs_prune_parents(fs, job->temp_path);
 	}
-	if (job->is_reserved)
-		fs_capacity_release(fs->capacity, job->object.bytes);
+	/* In this order: whoever waits for room may want to evict this very object. */
+	fs_keys_end_store(fs, job->key);
+	if (job->has_room)
+		fs_capacity_release(fs->capacity, job->reserved);
 	if (result == -ENOENT) /* the directory was removed? */
 		fs_place_look(fs);
 	if (fs_place_is_lost(fs, FS_STORE))
@@ -153,7 +155,7 @@ count_stored(FsJob *job, const struct stat *old)
 	if (!old)
 		atomic_fetch_add(&fs->objects, 1);
 	fs_capacity_settle(fs->capacity, job->key, job->object.bytes);
-	job->is_reserved = false;
+	job->reserved = 0;
 	fs_note_space(fs);
 	if (!fs->ours)
 		return;
@@ -233,9 +235,12 @@ store_finish(FsWork *work)
 		return;
 	}
 	rc = publish(job);
-	if (rc == 0)
-		rc = fs_sync_parents(job->fs, job->path);
-	store_end(job, rc < 0 ? rc : (int64_t)bytes, "rename");
+	if (rc < 0) {
+		store_end(job, rc, "rename");
+		return;
+	}
+	rc = fs_sync_parents(job->fs, job->path);
+	store_end(job, rc < 0 ? rc : (int64_t)bytes, "sync");
 }
 
 /* CRC and payload end in any order; the later one goes on. */
@@ -256,11 +261,29 @@ store_transferred(KvcIoTransfer *transfer)
 	fs_pool_push(&job->fs->workers, FS_CLASS_FINISH, &job->work);
 }
 
+/* Of a file that is there already: others may have written it, or it could not be synced. */
+static int
+sync_stored(FsJob *job)
+{
+	const int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+
+	if (!job->fs->fsync)
+		return 0;
+	job->fd = openat(job->fs->base_fd, job->path, flags);
+	if (job->fd < 0 || fsync(job->fd) < 0)
+		return -errno;
+	return fs_sync_parents(job->fs, job->path);
+}
+
 static void
 store_skip(FsJob *job)
 {
-	atomic_fetch_add(&job->fs->stats.skipped, 1);
-	store_end(job, 0, NULL);
+	int rc = sync_stored(job);
+
+	fs_capacity_note(job->fs->capacity, job->key, job->object.bytes);
+	if (rc == 0)
+		atomic_fetch_add(&job->fs->stats.skipped, 1);
+	store_end(job, rc, "sync");
 }
 
 void
@@ -276,25 +299,29 @@ fs_store_begin(FsWork *work)
 		store_end(job, -FS_LOST, NULL);
 		return;
 	}
+	if (fs_capacity_await_count(job->fs->capacity, work))
+		return;
+	g_free(job->path); /* of a run before that had to wait */
 	job->path = fs_path_format(job->fs, job->key);
 	if (fs_is_digest_name(job->path) && atomic_load(&job->fs->no_xattrs)) {
 		store_end(job, -ENOTSUP, "set xattr");
 		return;
 	}
-	if (fs_capacity_await_count(job->fs->capacity, work))
-		return;
 	fs_keys_await_delete(job->fs, job->key);
 	if (is_stored(job)) {
 		fs_attr_add(job->fs, job->key, job->object.attributes);
 		store_skip(job);
 		return;
 	}
-	int rc = fs_capacity_reserve(job->fs->capacity, job->object.bytes);
+	int rc = fs_capacity_reserve(job->fs->capacity, job->object.bytes, work);
+	if (rc == -EAGAIN)
+		return;
 	if (rc < 0) {
 		store_end(job, rc, "make room within max_capacity_gb for");
 		return;
 	}
-	job->is_reserved = true;
+	job->has_room = true;
+	job->reserved = job->object.bytes;
 	rc = open_temp(job);
 	if (rc < 0) {
 		store_end(job, rc, "create");

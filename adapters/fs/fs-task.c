@@ -165,7 +165,6 @@ fs_job_end(FsJob *job, int64_t result)
 	g_clear_pointer(&job->temp_path, g_free);
 	job->result = result;
 	if (is_store) {
-		fs_keys_end_store(fs, job->key);
 		pthread_mutex_lock(&fs->lock);
 		if (task->result >= 0)
 			task->result = result < 0 ? result : task->result + result;

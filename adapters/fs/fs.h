@@ -181,15 +181,19 @@ void fs_capacity_free(FsCapacity *c);
 void fs_capacity_note(FsCapacity *c, KvcObjectKey *key, uint64_t bytes);
 /* It was used, if it is there. */
 void fs_capacity_touch(FsCapacity *c, const KvcObjectKey *key);
-void fs_capacity_forget(FsCapacity *c, const KvcObjectKey *key);
-void fs_capacity_rename(FsCapacity *c, const KvcObjectKey *old_key, KvcObjectKey *new_key);
+/* It is not there any more. */
+void fs_capacity_forget(FsCapacity *c, KvcObjectKey *key);
 /* Replaces what is used, and bounds the capacity. Never blocks. */
 void fs_capacity_get_usage(FsCapacity *c, KvcL2Usage *usage);
-/* Evicts until there is room for so many bytes, and takes it. 0 or -ENOSPC. Blocks. */
-int fs_capacity_reserve(FsCapacity *c, uint64_t bytes);
-void fs_capacity_release(FsCapacity *c, uint64_t bytes);
+/*
+ * Evicts until there is room for so many bytes, and takes it. 0; -EAGAIN: WORK, the store, is run
+ * again when another one has ended; -ENOSPC. Blocks.
+ */
+int fs_capacity_reserve(FsCapacity *c, uint64_t bytes, FsWork *work);
 /* What was reserved is what KEY has now. */
 void fs_capacity_settle(FsCapacity *c, KvcObjectKey *key, uint64_t bytes);
+/* The store that had got room is over; so many BYTES of it were not settled. */
+void fs_capacity_release(FsCapacity *c, uint64_t bytes);
 /* The file system is full: evicts so many bytes. false: it could not. Blocks. */
 bool fs_capacity_free_bytes(FsCapacity *c, uint64_t bytes);
 /* true: WORK, a store, waits until the directory was counted, and is then run again. */
@@ -252,7 +256,8 @@ typedef struct FsJob {
 	bool has_crc;
 	uint32_t crc;
 	struct stat st;	  /* load: the file */
-	bool is_reserved; /* store: its bytes are */
+	bool has_room;	  /* store: within max_capacity_gb */
+	size_t reserved;  /* of it: bytes not settled */
 	bool superseded;  /* store: a later one of this key was published first */
 	bool loaded;	  /* load: proven */
 	int64_t result;	  /* bytes moved or -errno */
@@ -325,7 +330,7 @@ bool fs_is_object(FsAdapter *fs, const KvcObjectKey *key, const char *path, stru
  * Removes the file of KEY, also the one that an older LMCache wrote beside it, and the directories
  * that this empties. 0: gone; else a positive errno.
  */
-int fs_remove_files(FsAdapter *fs, const KvcObjectKey *key);
+int fs_remove_files(FsAdapter *fs, KvcObjectKey *key);
 /* See KvcL2AdapterOps.rename_key. */
 int fs_rename_key(FsAdapter *fs, KvcObjectKey *old_key, KvcObjectKey *new_key);
 /* Removes what this run stored (persist_enabled=false). */

@@ -175,6 +175,57 @@ test_counts_others(void **state)
 	fs_free(&fs);
 }
 
+/* What is renamed or stored again counts with its bytes, whether it was known or not. */
+static void
+test_counts_renamed(void **state)
+{
+	g_autoptr(KvcObjectKey) theirs = plain("d", "theirs"), moved = plain("d", "moved");
+	Fs fs;
+
+	fs_new(&fs, CAPACITY);
+	assert_int_equal(store(&fs, keys[1], 100, 1), 100); /* the directory was counted */
+	g_autofree char *sub_dir = path_of(&fs, "plain/d");
+	assert_int_equal(g_mkdir_with_parents(sub_dir, 0755), 0);
+	put_file(&fs, "plain/d/theirs", "abc", 3);
+	assert_int_equal(fs.ops->rename_key(fs.adapter, theirs, moved), 0);
+	assert_int_equal(usage_of(&fs).bytes_used, 103);
+	put_file(&fs, "org-SEP-model@0x01000100@0@00000005.data", "12345", 5);
+	assert_true(store(&fs, keys[5], 5, 1) == 0); /* skipped: LMCache's tell no CRC */
+	assert_int_equal(usage_of(&fs).bytes_used, 108);
+	fs_free(&fs);
+}
+
+/* What was listed for the count but is removed before it is counted does not count. */
+static void
+test_removed_while_counted(void **state)
+{
+	enum { FILES = 4000 };
+	Fs fs;
+
+	fs_new(&fs, "");
+	g_autofree char *dir = g_strdup(fs.dir);
+	for (uint32_t i = 0; i < FILES; i++) {
+		g_autofree char *name = g_strdup_printf("org-SEP-model@0x01000100@0@%08x.data", i);
+
+		put_file(&fs, name, "x", 1);
+	}
+	fs_close(&fs);
+	for (int delay_us = 0; delay_us < 20000; delay_us += 2000) {
+		fs_open(&fs, dir, CAPACITY);
+		g_usleep((gulong)delay_us);
+		for (int i = 10; i < 30; i++)
+			assert_true(delete_key(&fs, keys[i]));
+		assert_int_equal(store(&fs, keys[1], 1, 1), 0); /* waits until it was counted */
+		assert_int_equal(usage_of(&fs).bytes_used, FILES - 20);
+		assert_int_equal(usage_of(&fs).objects, FILES - 20);
+		for (int i = 10; i < 30; i++)
+			assert_int_equal(store(&fs, keys[i], 1, 1), 1);
+		fs_close(&fs);
+	}
+	fs_open(&fs, dir, "");
+	fs_free(&fs);
+}
+
 /* ---- Many at once -------------------------------------------------------------------------- */
 
 typedef struct Watch {
@@ -218,6 +269,28 @@ test_holds_under_load(void **state)
 	assert_int_equal(usage_of(&fs).bytes_used, bytes_on_disk(&fs));
 	for (uint32_t i = 0; i < G_N_ELEMENTS(keys); i++) {
 		assert_int_equal(load(&fs, keys[i], MIB / 4, i), is_there(&fs, i));
+		free(objects[i].data);
+	}
+	fs_free(&fs);
+}
+
+/* More in one task than there may be: each waits until those before it can be evicted. */
+static void
+test_more_than_there_is_room(void **state)
+{
+	KvcMemoryObj objects[3 * N];
+	Fs fs;
+
+	fs_new(&fs, CAPACITY);
+	for (uint32_t i = 0; i < 3 * N; i++)
+		objects[i] = object_new(MIB, i);
+	assert_int_equal(store_many(&fs, keys, objects, 3 * N), 3 * N * MIB);
+	assert_int_equal(usage_of(&fs).bytes_used, N * MIB);
+	assert_int_equal(bytes_on_disk(&fs), N * MIB);
+	assert_describes(&fs, "evicted", "20");
+	assert_describes(&fs, "store_errors", "0");
+	for (uint32_t i = 0; i < 3 * N; i++) {
+		assert_int_equal(load(&fs, keys[i], MIB, i), is_there(&fs, i));
 		free(objects[i].data);
 	}
 	fs_free(&fs);
@@ -381,7 +454,10 @@ main(void)
 		cmocka_unit_test(test_refuses),
 		cmocka_unit_test(test_counts_at_start),
 		cmocka_unit_test(test_counts_others),
+		cmocka_unit_test(test_counts_renamed),
+		cmocka_unit_test(test_removed_while_counted),
 		cmocka_unit_test(test_holds_under_load),
+		cmocka_unit_test(test_more_than_there_is_room),
 		cmocka_unit_test(test_temp_dir),
 		cmocka_unit_test(test_orphan_age),
 		cmocka_unit_test(test_taken_names),

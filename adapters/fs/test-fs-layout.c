@@ -214,6 +214,26 @@ test_shard_dirs_of_others(void **state)
 	fs_free(&fs);
 }
 
+/* Those that come while this one runs without shard_dirs: found, and a deleted object stays so. */
+static void
+test_shard_dirs_made_later(void **state)
+{
+	g_autoptr(KvcObjectKey) key = chunk(1), other = chunk(2);
+	Fs fs;
+
+	fs_new(&fs, "");
+	assert_int_equal(store(&fs, key, BYTES, 1), BYTES);
+	put_object(&fs, IN_SHARD("1"), 1);
+	put_object(&fs, IN_SHARD("2"), 2);
+	assert_true(is_found(&fs, other));
+	assert_true(load(&fs, other, BYTES, 2));
+	assert_true(delete_key(&fs, key));
+	assert_int_equal(count_listed(&fs, key), 0);
+	assert_false(is_found(&fs, key));
+	assert_int_equal(count_listed(&fs, other), 1);
+	fs_free(&fs);
+}
+
 /* A refused option is named. */
 static void
 test_bad_layout(void **state)
@@ -236,9 +256,13 @@ int
 main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(test_nixl_names),	     cmocka_unit_test(test_nixl_foreign),
-		cmocka_unit_test(test_nixl_ambiguous),	     cmocka_unit_test(test_shard_dirs),
-		cmocka_unit_test(test_shard_dirs_of_others), cmocka_unit_test(test_bad_layout),
+		cmocka_unit_test(test_nixl_names),
+		cmocka_unit_test(test_nixl_foreign),
+		cmocka_unit_test(test_nixl_ambiguous),
+		cmocka_unit_test(test_shard_dirs),
+		cmocka_unit_test(test_shard_dirs_of_others),
+		cmocka_unit_test(test_shard_dirs_made_later),
+		cmocka_unit_test(test_bad_layout),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
