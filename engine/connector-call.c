@@ -54,10 +54,10 @@ note_connect_locked(KvcConnector *c, int rc)
 		c->retry_ns = kvc_now_ns() + c->backoff_ns;
 	}
 	if (is_news && rc < 0)
-		g_warning("%s %s: cannot connect: %s (errno %d)", c->base.ops->type_name,
+		g_warning("%s %s: cannot connect: %s (errno %d)", c->base.l2.ops->type_name,
 			  c->location, g_strerror(-rc), -rc);
 	else if (is_news)
-		g_message("%s %s: connected again", c->base.ops->type_name, c->location);
+		g_message("%s %s: connected again", c->base.l2.ops->type_name, c->location);
 }
 
 int
@@ -146,9 +146,9 @@ kvc_connector_call(ConnectorLink *link,
 /* ---- What there is to say ------------------------------------------------------------------ */
 
 void
-kvc_connector_note(KvcConnector *c, ConnectorKind kind, int error)
+kvc_connector_note(KvcConnector *c, KvcTaskKind kind, int error)
 {
-	static const char *const names[CONNECTOR_KINDS] = {"store", "lookup", "load"};
+	static const char *const names[KVC_TASK_KINDS] = {"store", "lookup", "load"};
 
 	if (error == -ECANCELED)
 		return;
@@ -162,6 +162,6 @@ kvc_connector_note(KvcConnector *c, ConnectorKind kind, int error)
 	}
 	c->errors[kind] = error;
 	kvc_mutex_unlock(&c->lock);
-	if (kind != CONNECTOR_STORE) /* the engine sees no errno of them */
-		kvc_breaker_note(c->base.breaker, error);
+	if (kind != KVC_TASK_STORE) /* the engine sees no errno of them */
+		kvc_breaker_note(c->base.l2.breaker, error);
 }

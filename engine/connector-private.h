@@ -12,13 +12,7 @@
 #include "kvcache/connector.h"
 #include "kvcache/io.h"
 #include "kvcache/key-codec.h"
-
-typedef enum {
-	CONNECTOR_STORE,
-	CONNECTOR_LOOKUP,
-	CONNECTOR_LOAD,
-	CONNECTOR_KINDS,
-} ConnectorKind;
+#include "kvcache/task-board.h"
 
 typedef struct ConnectorTask ConnectorTask;
 
@@ -36,17 +30,10 @@ typedef struct ConnectorBatch {
 } ConnectorBatch;
 
 struct ConnectorTask {
-	KvcL2TaskId id;
-	ConnectorKind kind;
-	size_t n;
+	KvcTask base; /* its parts are the batches */
 	ConnectorItem *items;
 	ConnectorBatch *batches;
 	size_t n_batches;
-
-	/* Protected by the connector's lock. */
-	size_t remaining; /* batches not complete */
-	bool done;
-	int64_t result; /* store: bytes written or -errno */
 };
 
 /* A connection and who uses it. */
@@ -61,7 +48,7 @@ typedef struct ConnectorLink {
 #define CONNECTOR_LOOKUP_WORKERS 2
 
 struct KvcConnector {
-	KvcL2Adapter base;
+	KvcBoardAdapter base;
 
 	/* Immutable after open. */
 	const KvcConnectorOps *ops;
@@ -70,7 +57,6 @@ struct KvcConnector {
 	unsigned n_workers, n_links; /* loads and stores; those and the lookups */
 	size_t max_bytes_in_flight;
 	int64_t connect_timeout_ns, request_timeout_ns;
-	int event_fds[CONNECTOR_KINDS];
 	ConnectorLink *links;
 	pthread_t demux;
 	bool is_demux_started;
@@ -85,12 +71,9 @@ struct KvcConnector {
 	pthread_cond_t completed; /* for the demux thread */
 	bool is_stopping;	  /* nothing new begins */
 	bool is_demux_stopping;
-	KvcL2TaskId last_id;
-	GHashTable *tasks;		/* lookups and loads by id, until queried */
-	GQueue stored;			/* store tasks that are done, until popped */
-	GQueue queues[CONNECTOR_KINDS]; /* of ConnectorBatch: no worker has them */
-	GQueue completions;		/* of ConnectorBatch: the demux thread has not seen them */
-	unsigned running[CONNECTOR_KINDS];
+	GQueue queues[KVC_TASK_KINDS]; /* of ConnectorBatch: no worker has them */
+	GQueue completions;	       /* of ConnectorBatch: the demux thread has not seen them */
+	unsigned running[KVC_TASK_KINDS];
 	uint64_t bytes_in_flight;
 	GHashTable *keys; /* KvcObjectKey -> ConnectorKey: those that are not idle */
 	GHashTable *ours; /* set of KvcObjectKey that this instance stored, or NULL */
@@ -101,11 +84,11 @@ struct KvcConnector {
 	/* What status says. */
 	KvcL2Usage usage;
 	int64_t usage_due_ns;
-	int errors[CONNECTOR_KINDS]; /* of the last batch of each kind, 0: it was fine */
+	int errors[KVC_TASK_KINDS]; /* of the last batch of each kind, 0: it was fine */
 	int64_t last_error_ns;
 	char *last_error;
 	uint64_t n_stores, n_loads, n_skipped, n_load_misses, n_renames, n_connects;
-	uint64_t n_errors[CONNECTOR_KINDS];
+	uint64_t n_errors[KVC_TASK_KINDS];
 };
 
 /* connector-keys.c: what goes on with a key. Callers hold the lock. */
@@ -141,20 +124,18 @@ void kvc_connector_disconnect(ConnectorLink *link);
 /* As KvcConnectorConfig.request_timeout_ns. */
 int64_t kvc_connector_deadline(const KvcConnector *c, uint64_t bytes);
 /* ERROR (-errno, or 0: it went well) of KIND. Tells the breaker of lookups and loads. */
-void kvc_connector_note(KvcConnector *c, ConnectorKind kind, int error);
+void kvc_connector_note(KvcConnector *c, KvcTaskKind kind, int error);
 
 /* connector-task.c */
 
-ConnectorTask *kvc_connector_task_new(KvcConnector *c,
-				      ConnectorKind kind,
-				      KvcObjectKey *const *keys,
-				      const KvcMemoryObj *objects,
-				      size_t n);
-void kvc_connector_task_free(ConnectorTask *task);
-KvcL2TaskId kvc_connector_task_submit(KvcConnector *c, ConnectorTask *task);
-/* A task that is done leaves the table (transfer full); *RESULT is what the query answers. */
-ConnectorTask *
-kvc_connector_task_take(KvcConnector *c, KvcL2TaskId id, ConnectorKind kind, int *result);
+/* Begins a task; its id. OBJECTS is NULL for a lookup. */
+KvcL2TaskId kvc_connector_submit(KvcConnector *c,
+				 KvcTaskKind kind,
+				 KvcObjectKey *const *keys,
+				 const KvcMemoryObj *objects,
+				 size_t n);
+/* For the board. */
+void kvc_connector_task_clear(KvcTask *task);
 /* BATCH needs no worker any more. */
 void kvc_connector_complete_locked(KvcConnector *c, ConnectorBatch *batch);
 /* Fails what no worker has taken. */

@@ -19,9 +19,9 @@
 
 /* Whoever waits for a batch waits for all of it, so a task of few objects is spread. */
 static size_t
-batch_items(const KvcConnector *c, ConnectorKind kind, size_t n)
+batch_items(const KvcConnector *c, KvcTaskKind kind, size_t n)
 {
-	if (kind == CONNECTOR_LOOKUP)
+	if (kind == KVC_TASK_LOOKUP)
 		return c->ops->max_batch;
 	return MIN(c->ops->max_batch, MAX(n / c->n_workers, 1));
 }
@@ -29,11 +29,11 @@ batch_items(const KvcConnector *c, ConnectorKind kind, size_t n)
 static void
 cut(KvcConnector *c, ConnectorTask *task)
 {
-	size_t max = batch_items(c, task->kind, task->n);
+	size_t n = task->base.n, max = batch_items(c, task->base.kind, n);
 	ConnectorBatch *batch = NULL;
 
-	task->batches = g_new0(ConnectorBatch, MAX(task->n, 1));
-	for (size_t i = 0; i < task->n; i++) {
+	task->batches = g_new0(ConnectorBatch, n);
+	for (size_t i = 0; i < n; i++) {
 		uint64_t bytes = task->items[i].item.object.bytes;
 
 		if (!batch || batch->n >= max || batch->bytes + bytes > BATCH_BYTES) {
@@ -44,101 +44,72 @@ cut(KvcConnector *c, ConnectorTask *task)
 		batch->n++;
 		batch->bytes += bytes;
 	}
-	if (task->n == 0) {
-		task->batches[0].task = task;
-		task->n_batches = 1;
-	}
-	task->remaining = task->n_batches;
 }
 
-ConnectorTask *
-kvc_connector_task_new(KvcConnector *c,
-		       ConnectorKind kind,
-		       KvcObjectKey *const *keys,
-		       const KvcMemoryObj *objects,
-		       size_t n)
+static void
+make_items(ConnectorTask *task)
 {
-	ConnectorTask *task = g_new0(ConnectorTask, 1);
-
-	task->kind = kind;
-	task->n = n;
-	task->items = g_new0(ConnectorItem, n);
-	for (size_t i = 0; i < n; i++) {
+	task->items = g_new0(ConnectorItem, task->base.n);
+	for (size_t i = 0; i < task->base.n; i++) {
 		KvcConnectorItem *item = &task->items[i].item;
 
-		item->key = kvc_object_key_ref(keys[i]);
+		item->key = task->base.keys[i];
 		item->error = -EINPROGRESS;
-		if (objects)
-			item->object = objects[i];
+		if (task->base.objects)
+			item->object = task->base.objects[i];
 	}
-	cut(c, task);
-	return task;
 }
 
 void
-kvc_connector_task_free(ConnectorTask *task)
+kvc_connector_task_clear(KvcTask *base)
 {
-	for (size_t i = 0; i < task->n; i++) {
-		KvcConnectorItem *item = &task->items[i].item;
+	ConnectorTask *task = (ConnectorTask *)base;
 
-		kvc_object_key_unref(item->key);
-		kvc_xattrs_unref(item->info.xattrs);
-		g_free((char *)item->name);
+	for (size_t i = 0; i < base->n; i++) {
+		kvc_xattrs_unref(task->items[i].item.info.xattrs);
+		g_free((char *)task->items[i].item.name);
 	}
 	g_free(task->items);
 	g_free(task->batches);
-	g_free(task);
 }
 
 static int64_t
-expiry(const KvcConnector *c, ConnectorKind kind)
+expiry(const KvcConnector *c, KvcTaskKind kind)
 {
-	if (kind == CONNECTOR_STORE)
+	if (kind == KVC_TASK_STORE)
 		return 0;
 	return kvc_now_ns() +
-	       c->request_timeout_ns * (kind == CONNECTOR_LOOKUP ? LOOKUP_PATIENCE : LOAD_PATIENCE);
+	       c->request_timeout_ns * (kind == KVC_TASK_LOOKUP ? LOOKUP_PATIENCE : LOAD_PATIENCE);
 }
 
 KvcL2TaskId
-kvc_connector_task_submit(KvcConnector *c, ConnectorTask *task)
+kvc_connector_submit(KvcConnector *c,
+		     KvcTaskKind kind,
+		     KvcObjectKey *const *keys,
+		     const KvcMemoryObj *objects,
+		     size_t n)
 {
-	int64_t expires_ns = expiry(c, task->kind);
+	int64_t expires_ns = expiry(c, kind);
+	ConnectorTask *task =
+		(ConnectorTask *)kvc_task_new(c->base.board, sizeof(*task), kind, keys, objects, n);
 
+	make_items(task);
+	cut(c, task);
+	size_t n_batches = task->n_batches;
+	ConnectorBatch *batches = task->batches;
+	/* No batch is over before the lock is let go; without one the task may be gone at once. */
 	kvc_mutex_lock(&c->lock);
-	KvcL2TaskId id = task->id = ++c->last_id;
-	if (task->kind != CONNECTOR_STORE)
-		g_hash_table_insert(c->tasks, &task->id, task);
-	else
-		for (size_t i = 0; i < task->n; i++)
-			kvc_connector_add_store_locked(c, task->items[i].item.key);
-	for (size_t i = 0; i < task->n_batches; i++) {
-		ConnectorBatch *batch = &task->batches[i];
-
-		batch->expires_ns = expires_ns;
-		if (batch->n == 0)
-			kvc_connector_complete_locked(c, batch);
-		else
-			g_queue_push_tail(&c->queues[task->kind], batch);
+	KvcL2TaskId id = kvc_task_post(&task->base, n_batches);
+	for (size_t i = 0; kind == KVC_TASK_STORE && i < n; i++)
+		kvc_connector_add_store_locked(c, keys[i]);
+	for (size_t i = 0; i < n_batches; i++) {
+		batches[i].expires_ns = expires_ns;
+		g_queue_push_tail(&c->queues[kind], &batches[i]);
 	}
 	pthread_cond_broadcast(&c->work);
 	pthread_cond_signal(&c->completed); /* there may be another first deadline */
 	kvc_mutex_unlock(&c->lock);
 	return id;
-}
-
-ConnectorTask *
-kvc_connector_task_take(KvcConnector *c, KvcL2TaskId id, ConnectorKind kind, int *result)
-{
-	kvc_mutex_lock(&c->lock);
-	ConnectorTask *task = g_hash_table_lookup(c->tasks, &id);
-	if (!task || task->kind != kind)
-		*result = -ENOENT;
-	else
-		*result = task->done ? 1 : 0;
-	if (*result == 1)
-		g_hash_table_steal(c->tasks, &id);
-	kvc_mutex_unlock(&c->lock);
-	return *result == 1 ? task : NULL;
 }
 
 /* ---- Completing ---------------------------------------------------------------------------- */
@@ -160,7 +131,7 @@ fail_batch_locked(KvcConnector *c, ConnectorBatch *batch, int error)
 		KvcConnectorItem *item = &task->items[i].item;
 
 		item->error = error;
-		if (task->kind == CONNECTOR_STORE)
+		if (task->base.kind == KVC_TASK_STORE)
 			kvc_connector_end_store_locked(c, item->key);
 	}
 	kvc_connector_complete_locked(c, batch);
@@ -171,7 +142,7 @@ kvc_connector_fail_queued_locked(KvcConnector *c, int error)
 {
 	ConnectorBatch *batch;
 
-	for (size_t kind = 0; kind < CONNECTOR_KINDS; kind++)
+	for (size_t kind = 0; kind < KVC_TASK_KINDS; kind++)
 		while ((batch = g_queue_pop_head(&c->queues[kind])))
 			fail_batch_locked(c, batch, error);
 }
@@ -182,7 +153,7 @@ expire_locked(KvcConnector *c)
 {
 	int64_t next_ns = 0;
 
-	for (size_t kind = 0; kind < CONNECTOR_KINDS; kind++) {
+	for (size_t kind = 0; kind < KVC_TASK_KINDS; kind++) {
 		GQueue *queue = &c->queues[kind];
 		ConnectorBatch *batch;
 
@@ -195,35 +166,42 @@ expire_locked(KvcConnector *c)
 	return next_ns;
 }
 
-/* What a store task of this batch has come to. */
-static void
-add_result_locked(KvcConnector *c, ConnectorTask *task, const ConnectorBatch *batch)
+/* What a store has come to with this batch: bytes, or the first error. */
+static int64_t
+sum_up(const ConnectorTask *task, const ConnectorBatch *batch)
 {
+	int64_t bytes = 0;
+
 	for (size_t i = batch->first; i < batch->first + batch->n; i++) {
 		const ConnectorItem *item = &task->items[i];
-		int error = item->item.error;
 
-		if (error < 0 && task->result >= 0)
-			task->result = error;
-		else if (task->result >= 0 && !item->is_skipped)
-			task->result += (int64_t)item->item.object.bytes;
+		if (item->item.error < 0)
+			return item->item.error;
+		bytes += item->is_skipped ? 0 : (int64_t)item->item.object.bytes;
 	}
+	return bytes;
 }
 
 static void
-publish_locked(KvcConnector *c, ConnectorBatch *batch)
+publish(ConnectorBatch *batch)
 {
 	ConnectorTask *task = batch->task;
+	KvcTask *base = &task->base;
+	int64_t result = base->kind == KVC_TASK_STORE ? sum_up(task, batch) : 0;
 
-	if (task->kind == CONNECTOR_STORE)
-		add_result_locked(c, task, batch);
-	if (--task->remaining > 0)
-		return;
-	int event_fd = c->event_fds[task->kind];
-	task->done = true;
-	if (task->kind == CONNECTOR_STORE)
-		g_queue_push_tail(&c->stored, task);
-	kvc_eventfd_signal(event_fd);
+	for (size_t i = batch->first; base->hits && i < batch->first + batch->n; i++)
+		base->hits[i] = task->items[i].item.error == 0;
+	for (size_t i = batch->first; base->info && i < batch->first + batch->n; i++) {
+		KvcConnectorItem *item = &task->items[i].item;
+
+		if (item->error == 0) {
+			base->info[i] = item->info;
+			item->info.xattrs = NULL;
+		} else if (item->error != -ENOENT) {
+			base->info[i].mtime_ns = KVC_L2_NOT_ASKED;
+		}
+	}
+	kvc_task_end_part(base, result);
 }
 
 void *
@@ -238,7 +216,7 @@ kvc_connector_demux_main(void *user)
 		ConnectorBatch *batch = g_queue_pop_head(&c->completions);
 
 		if (batch)
-			publish_locked(c, batch);
+			publish(batch);
 		else if (c->is_demux_stopping)
 			break;
 		else

@@ -25,10 +25,10 @@ has_room_locked(const KvcConnector *c, const ConnectorBatch *batch)
 static ConnectorBatch *
 peek_store_locked(KvcConnector *c)
 {
-	ConnectorBatch *batch = g_queue_peek_head(&c->queues[CONNECTOR_STORE]);
+	ConnectorBatch *batch = g_queue_peek_head(&c->queues[KVC_TASK_STORE]);
 	unsigned max = MAX(c->n_workers - 1, 1);
 
-	if (!batch || c->running[CONNECTOR_STORE] >= max || !has_room_locked(c, batch))
+	if (!batch || c->running[KVC_TASK_STORE] >= max || !has_room_locked(c, batch))
 		return NULL;
 	for (size_t i = batch->first; i < batch->first + batch->n; i++)
 		if (!kvc_connector_may_store_locked(c, batch->task->items[i].item.key))
@@ -39,7 +39,7 @@ peek_store_locked(KvcConnector *c)
 static ConnectorBatch *
 peek_load_locked(KvcConnector *c)
 {
-	ConnectorBatch *batch = g_queue_peek_head(&c->queues[CONNECTOR_LOAD]);
+	ConnectorBatch *batch = g_queue_peek_head(&c->queues[KVC_TASK_LOAD]);
 
 	return batch && has_room_locked(c, batch) ? batch : NULL;
 }
@@ -51,19 +51,19 @@ take_locked(KvcConnector *c, const ConnectorLink *link)
 	ConnectorBatch *batch;
 
 	if (link->is_lookup) {
-		batch = g_queue_peek_head(&c->queues[CONNECTOR_LOOKUP]);
+		batch = g_queue_peek_head(&c->queues[KVC_TASK_LOOKUP]);
 	} else {
 		ConnectorBatch *store = peek_store_locked(c), *load = peek_load_locked(c);
 
-		batch = load && (!store || c->running[CONNECTOR_STORE] > 0) ? load : store;
+		batch = load && (!store || c->running[KVC_TASK_STORE] > 0) ? load : store;
 	}
 	if (!batch)
 		return NULL;
-	ConnectorKind kind = batch->task->kind;
+	KvcTaskKind kind = batch->task->base.kind;
 	g_queue_pop_head(&c->queues[kind]);
 	c->running[kind]++;
 	c->bytes_in_flight += batch->bytes;
-	for (size_t i = batch->first; kind == CONNECTOR_STORE && i < batch->first + batch->n; i++)
+	for (size_t i = batch->first; kind == KVC_TASK_STORE && i < batch->first + batch->n; i++)
 		kvc_connector_begin_store_locked(c, batch->task->items[i].item.key, true);
 	return batch;
 }
@@ -71,7 +71,7 @@ take_locked(KvcConnector *c, const ConnectorLink *link)
 static void
 end_locked(KvcConnector *c, ConnectorBatch *batch)
 {
-	ConnectorKind kind = batch->task->kind;
+	KvcTaskKind kind = batch->task->base.kind;
 
 	c->running[kind]--;
 	c->bytes_in_flight -= batch->bytes;
@@ -80,11 +80,11 @@ end_locked(KvcConnector *c, ConnectorBatch *batch)
 		KvcObjectKey *key = item->item.key;
 		bool is_done = item->item.error == 0;
 
-		if (kind == CONNECTOR_LOAD) {
+		if (kind == KVC_TASK_LOAD) {
 			c->n_loads += is_done;
 			c->n_load_misses += item->item.error == -ENOENT;
 		}
-		if (kind != CONNECTOR_STORE)
+		if (kind != KVC_TASK_STORE)
 			continue;
 		c->n_stores += is_done && !item->is_skipped;
 		c->n_skipped += item->is_skipped;
@@ -111,7 +111,7 @@ name_items(ConnectorBatch *batch)
 		items[i] = item;
 		item->name = kvc_store_name_format(item->key);
 		if (!item->name)
-			item->error = batch->task->kind == CONNECTOR_STORE ? -EINVAL : -ENOENT;
+			item->error = batch->task->base.kind == KVC_TASK_STORE ? -EINVAL : -ENOENT;
 	}
 	return items;
 }
@@ -213,13 +213,13 @@ static void
 run(ConnectorLink *link, ConnectorBatch *batch)
 {
 	KvcConnector *c = link->connector;
-	ConnectorKind kind = batch->task->kind;
+	KvcTaskKind kind = batch->task->base.kind;
 	g_autofree KvcConnectorItem **items = name_items(batch);
 	size_t n = batch->n;
 
-	if (kind == CONNECTOR_LOOKUP) {
+	if (kind == KVC_TASK_LOOKUP) {
 		lookup(link, items, n);
-	} else if (kind == CONNECTOR_LOAD) {
+	} else if (kind == KVC_TASK_LOAD) {
 		kvc_connector_call(link, c->ops->get, items, n, batch->bytes);
 	} else {
 		int rc = skip_known(link, batch);

@@ -23,7 +23,7 @@ connector_alloc(const KvcConnectorConfig *config)
 {
 	KvcConnector *c = g_new0(KvcConnector, 1);
 
-	c->base.ops = config->adapter_ops;
+	c->base.l2.ops = config->adapter_ops;
 	c->ops = config->ops;
 	c->store = config->store;
 	c->location = g_strdup(config->location);
@@ -39,14 +39,10 @@ connector_alloc(const KvcConnectorConfig *config)
 	kvc_mutex_init(&c->lock, KVC_LOCK_LEAF);
 	kvc_cond_init(&c->work);
 	kvc_cond_init(&c->completed);
-	c->tasks = g_hash_table_new_full(g_int64_hash, g_int64_equal, NULL,
-					 (GDestroyNotify)kvc_connector_task_free);
 	c->keys = kvc_connector_keys_new();
 	if (!config->persist)
 		c->ours = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
 						(GDestroyNotify)kvc_object_key_unref, NULL);
-	for (size_t i = 0; i < CONNECTOR_KINDS; i++)
-		c->event_fds[i] = -1;
 	return c;
 }
 
@@ -56,11 +52,7 @@ connector_free(KvcConnector *c)
 {
 	if (c->ops->free)
 		c->ops->free(c->store);
-	for (size_t i = 0; i < CONNECTOR_KINDS; i++)
-		if (c->event_fds[i] >= 0)
-			close(c->event_fds[i]);
-	g_queue_clear_full(&c->stored, (GDestroyNotify)kvc_connector_task_free);
-	g_hash_table_unref(c->tasks);
+	kvc_task_board_free(c->base.board);
 	g_hash_table_unref(c->keys);
 	g_clear_pointer(&c->ours, g_hash_table_unref);
 	pthread_cond_destroy(&c->completed);
@@ -77,14 +69,8 @@ connector_free(KvcConnector *c)
 static int
 start(KvcConnector *c)
 {
-	int rc = 0;
+	int rc = -pthread_create(&c->demux, NULL, kvc_connector_demux_main, c);
 
-	for (size_t i = 0; i < CONNECTOR_KINDS; i++) {
-		c->event_fds[i] = kvc_eventfd_new();
-		if (c->event_fds[i] < 0)
-			return c->event_fds[i];
-	}
-	rc = -pthread_create(&c->demux, NULL, kvc_connector_demux_main, c);
 	c->is_demux_started = rc == 0;
 	for (unsigned i = 0; rc == 0 && i < c->n_links; i++) {
 		ConnectorLink *link = &c->links[i];
@@ -136,10 +122,14 @@ kvc_connector_new(const KvcConnectorConfig *config, GError **error)
 {
 	g_assert(config->ops->struct_size == sizeof(KvcConnectorOps) && config->ops->max_batch > 0);
 	KvcConnector *c = connector_alloc(config);
+	c->base.board = kvc_task_board_new(kvc_connector_task_clear, error);
+	if (!c->base.board) {
+		connector_free(c);
+		return NULL;
+	}
 	int rc = start(c);
-
 	if (rc == 0)
-		return &c->base;
+		return &c->base.l2;
 	g_set_error(error, KVC_OPTIONS_ERROR, -rc, "cannot start: %s", g_strerror(-rc));
 	stop(c);
 	connector_free(c);
@@ -231,7 +221,7 @@ remove_ours(KvcConnector *c)
 	g_hash_table_iter_init(&iter, c->ours);
 	while (g_hash_table_iter_next(&iter, &key, NULL))
 		g_ptr_array_add(keys, kvc_object_key_ref(key));
-	kvc_connector_delete_keys(&c->base, (KvcObjectKey *const *)keys->pdata, keys->len, NULL);
+	kvc_connector_delete_keys(&c->base.l2, (KvcObjectKey *const *)keys->pdata, keys->len, NULL);
 }
 
 void
@@ -389,43 +379,13 @@ kvc_connector_get_changes(KvcL2Adapter *adapter,
 
 /* ---- What does not block ------------------------------------------------------------------- */
 
-int
-kvc_connector_get_store_event_fd(KvcL2Adapter *adapter)
-{
-	return connector(adapter)->event_fds[CONNECTOR_STORE];
-}
-
-int
-kvc_connector_get_lookup_and_lock_event_fd(KvcL2Adapter *adapter)
-{
-	return connector(adapter)->event_fds[CONNECTOR_LOOKUP];
-}
-
-int
-kvc_connector_get_load_event_fd(KvcL2Adapter *adapter)
-{
-	return connector(adapter)->event_fds[CONNECTOR_LOAD];
-}
-
-static KvcL2TaskId
-submit(KvcL2Adapter *adapter,
-       ConnectorKind kind,
-       KvcObjectKey *const *keys,
-       const KvcMemoryObj *objects,
-       size_t n)
-{
-	KvcConnector *c = connector(adapter);
-
-	return kvc_connector_task_submit(c, kvc_connector_task_new(c, kind, keys, objects, n));
-}
-
 KvcL2TaskId
 kvc_connector_submit_store_task(KvcL2Adapter *adapter,
 				KvcObjectKey *const *keys,
 				const KvcMemoryObj *objects,
 				size_t n)
 {
-	return submit(adapter, CONNECTOR_STORE, keys, objects, n);
+	return kvc_connector_submit(connector(adapter), KVC_TASK_STORE, keys, objects, n);
 }
 
 KvcL2TaskId
@@ -433,7 +393,7 @@ kvc_connector_submit_lookup_and_lock_task(KvcL2Adapter *adapter,
 					  KvcObjectKey *const *keys,
 					  size_t n)
 {
-	return submit(adapter, CONNECTOR_LOOKUP, keys, NULL, n);
+	return kvc_connector_submit(connector(adapter), KVC_TASK_LOOKUP, keys, NULL, n);
 }
 
 KvcL2TaskId
@@ -442,70 +402,7 @@ kvc_connector_submit_load_task(KvcL2Adapter *adapter,
 			       const KvcMemoryObj *objects,
 			       size_t n)
 {
-	return submit(adapter, CONNECTOR_LOAD, keys, objects, n);
-}
-
-size_t
-kvc_connector_pop_completed_store_tasks(KvcL2Adapter *adapter,
-					KvcL2StoreResult *results,
-					size_t max)
-{
-	KvcConnector *c = connector(adapter);
-	size_t n = 0;
-
-	kvc_mutex_lock(&c->lock);
-	while (n < max && !g_queue_is_empty(&c->stored)) {
-		ConnectorTask *task = g_queue_pop_head(&c->stored);
-
-		results[n].task_id = task->id;
-		results[n++].bytes_transferred = task->result;
-		kvc_connector_task_free(task);
-	}
-	kvc_mutex_unlock(&c->lock);
-	return n;
-}
-
-int
-kvc_connector_query_lookup_and_lock_result(KvcL2Adapter *adapter,
-					   KvcL2TaskId task_id,
-					   KvcBitmap *found,
-					   KvcL2ObjectInfo *info)
-{
-	int result;
-	ConnectorTask *task =
-		kvc_connector_task_take(connector(adapter), task_id, CONNECTOR_LOOKUP, &result);
-
-	if (!task)
-		return result;
-	for (size_t i = 0; i < task->n; i++) {
-		KvcConnectorItem *item = &task->items[i].item;
-
-		if (item->error == 0) {
-			kvc_bitmap_set(found, i);
-			info[i] = item->info;
-			item->info.xattrs = NULL;
-		} else if (item->error != -ENOENT) {
-			info[i].mtime_ns = KVC_L2_NOT_ASKED;
-		}
-	}
-	kvc_connector_task_free(task);
-	return result;
-}
-
-int
-kvc_connector_query_load_result(KvcL2Adapter *adapter, KvcL2TaskId task_id, KvcBitmap *loaded)
-{
-	int result;
-	ConnectorTask *task =
-		kvc_connector_task_take(connector(adapter), task_id, CONNECTOR_LOAD, &result);
-
-	if (!task)
-		return result;
-	for (size_t i = 0; i < task->n; i++)
-		if (task->items[i].item.error == 0)
-			kvc_bitmap_set(loaded, i);
-	kvc_connector_task_free(task);
-	return result;
+	return kvc_connector_submit(connector(adapter), KVC_TASK_LOAD, keys, objects, n);
 }
 
 void
@@ -536,7 +433,7 @@ health_locked(const KvcConnector *c)
 
 	if (c->connect_error < 0)
 		return "failed";
-	for (size_t i = 0; i < CONNECTOR_KINDS; i++)
+	for (size_t i = 0; i < KVC_TASK_KINDS; i++)
 		is_failing = is_failing || c->errors[i] < 0;
 	return is_failing ? "degraded" : "ok";
 }
@@ -559,9 +456,9 @@ kvc_connector_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
 		{"skipped", c->n_skipped},
 		{"renames", c->n_renames},
 		{"load_misses", c->n_load_misses},
-		{"store_errors", c->n_errors[CONNECTOR_STORE]},
-		{"lookup_errors", c->n_errors[CONNECTOR_LOOKUP]},
-		{"load_errors", c->n_errors[CONNECTOR_LOAD]},
+		{"store_errors", c->n_errors[KVC_TASK_STORE]},
+		{"lookup_errors", c->n_errors[KVC_TASK_LOOKUP]},
+		{"load_errors", c->n_errors[KVC_TASK_LOAD]},
 		{"bytes_in_flight", c->bytes_in_flight},
 		{"locks", kvc_connector_count_locks_locked(c)},
 	};
@@ -570,16 +467,12 @@ kvc_connector_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
 	func(user, "health", health);
 	func(user, "io_mode", c->io_mode);
 	func(user, "location", c->location);
-	if (c->base.ops->usage)
+	if (c->base.l2.ops->usage)
 		func(user, "usage", "estimated");
 	if (last_error)
 		func(user, "last_error", last_error);
 	if (c->ops->describe)
 		c->ops->describe(c->store, func, user);
-	for (size_t i = 0; i < G_N_ELEMENTS(lines); i++) {
-		char text[24];
-
-		g_snprintf(text, sizeof(text), "%" G_GUINT64_FORMAT, lines[i].value);
-		func(user, lines[i].name, text);
-	}
+	for (size_t i = 0; i < G_N_ELEMENTS(lines); i++)
+		kvc_describe_count(func, user, lines[i].name, lines[i].value);
 }

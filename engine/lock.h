@@ -29,7 +29,8 @@ typedef enum {
 	KVC_LOCK_INDEX_SHARD,	      /* one of the 64 tables of the key index */
 	KVC_LOCK_EVICTION_POLICY,     /* a policy's own */
 	KVC_LOCK_REGISTRIES,	      /* what modules registered */
-	KVC_LOCK_LEAF,		      /* nothing but the next is taken while it is held */
+	KVC_LOCK_LEAF,		      /* nothing but the next two are taken inside */
+	KVC_LOCK_TASK_BOARD,	      /* results of an adapter; nothing is taken inside */
 	KVC_LOCK_KEY_SCOPES,	      /* the table of scopes: any key may be the last of its one */
 } KvcLockRank;
 

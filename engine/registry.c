@@ -348,6 +348,15 @@ kvc_eviction_policy_at(size_t i)
 
 /* ---- Opening ------------------------------------------------------------------------------- */
 
+void
+kvc_describe_count(KvcDescribeFunc func, void *user, const char *name, uint64_t count)
+{
+	char text[24];
+
+	g_snprintf(text, sizeof(text), "%" G_GUINT64_FORMAT, count);
+	func(user, name, text);
+}
+
 const KvcOptionSpec *
 kvc_l2_adapter_get_common_options(void)
 {

@@ -26,81 +26,28 @@
 /* ---- Any thread ---------------------------------------------------------------------------- */
 
 void
-fault_task_free(FaultTask *task)
+fault_task_clear(KvcTask *task)
 {
-	for (size_t i = 0; i < task->n; i++) {
-		kvc_object_key_unref(task->keys[i]);
-		if (task->info)
-			kvc_xattrs_unref(task->info[i].xattrs);
-	}
-	g_free(task->keys);
-	g_free(task->objects);
-	g_free(task->info);
-	kvc_bitmap_free(task->selected);
-	kvc_bitmap_free(task->hits);
-	g_free(task);
+	kvc_bitmap_free(((FaultTask *)task)->selected);
 }
 
 KvcL2TaskId
-fault_task_submit(FaultAdapter *fault,
-		  FaultKind kind,
-		  KvcObjectKey *const *keys,
-		  const KvcMemoryObj *objects,
-		  size_t n)
+fault_submit(KvcL2Adapter *adapter,
+	     KvcTaskKind kind,
+	     KvcObjectKey *const *keys,
+	     const KvcMemoryObj *objects,
+	     size_t n)
 {
-	FaultTask *task = g_new0(FaultTask, 1);
+	FaultAdapter *fault = (FaultAdapter *)adapter;
+	KvcTask *task = kvc_task_new(fault->base.board, sizeof(FaultTask), kind, keys, objects, n);
 
-	task->kind = kind;
-	task->n = n;
-	task->keys = g_new0(KvcObjectKey *, n);
-	for (size_t i = 0; i < n; i++)
-		task->keys[i] = kvc_object_key_ref(keys[i]);
-	if (objects)
-		task->objects = g_memdup2(objects, n * sizeof(*objects));
-	if (kind == FAULT_LOOKUP)
-		task->info = g_new0(KvcL2ObjectInfo, n);
-	task->selected = kvc_bitmap_new(n);
-	task->hits = kvc_bitmap_new(n);
-
+	((FaultTask *)task)->selected = kvc_bitmap_new(n);
+	KvcL2TaskId id = kvc_task_post(task, 1);
 	pthread_mutex_lock(&fault->lock);
-	KvcL2TaskId id = task->id = ++fault->last_id;
-	g_hash_table_insert(fault->tasks, &task->id, task);
 	g_queue_push_tail(&fault->incoming, task);
 	pthread_mutex_unlock(&fault->lock);
 	kvc_eventfd_signal(fault->wake_fd);
 	return id;
-}
-
-FaultTask *
-fault_task_take(FaultAdapter *fault, KvcL2TaskId id, FaultKind kind, int *result)
-{
-	pthread_mutex_lock(&fault->lock);
-	FaultTask *task = g_hash_table_lookup(fault->tasks, &id);
-	if (!task || task->kind != kind)
-		*result = -ENOENT;
-	else
-		*result = task->is_done ? 1 : 0;
-	if (*result == 1)
-		g_hash_table_steal(fault->tasks, &id);
-	pthread_mutex_unlock(&fault->lock);
-	return *result == 1 ? task : NULL;
-}
-
-size_t
-fault_task_pop(FaultAdapter *fault, KvcL2StoreResult *results, size_t max)
-{
-	size_t n = 0;
-
-	pthread_mutex_lock(&fault->lock);
-	while (n < max && !g_queue_is_empty(&fault->stored)) {
-		FaultTask *task = g_queue_pop_head(&fault->stored);
-
-		results[n].task_id = task->id;
-		results[n++].bytes_transferred = task->result;
-		g_hash_table_remove(fault->tasks, &task->id);
-	}
-	pthread_mutex_unlock(&fault->lock);
-	return n;
 }
 
 /* ---- Requests, on the thread --------------------------------------------------------------- */
@@ -116,34 +63,21 @@ set_held(FaultAdapter *fault, FaultTask *task, bool is_held)
 	pthread_mutex_unlock(&fault->lock);
 }
 
-static void
-finish(FaultAdapter *fault, FaultTask *task)
-{
-	int event_fd = fault->event_fds[task->kind];
-
-	pthread_mutex_lock(&fault->lock);
-	task->is_done = true;
-	if (task->kind == FAULT_STORE)
-		g_queue_push_tail(&fault->stored, task);
-	pthread_mutex_unlock(&fault->lock);
-	kvc_eventfd_signal(event_fd);
-}
-
 /* The keys of a failing store that no fault happens to are stored: a store fails as late as that.
  */
 static bool
 submit_store(FaultAdapter *fault, FaultTask *task)
 {
-	g_autofree KvcObjectKey **keys = g_new(KvcObjectKey *, task->n);
-	g_autofree KvcMemoryObj *objects = g_new(KvcMemoryObj, task->n);
+	g_autofree KvcObjectKey **keys = g_new(KvcObjectKey *, task->base.n);
+	g_autofree KvcMemoryObj *objects = g_new(KvcMemoryObj, task->base.n);
 	bool fails = fault->faults & FAULT_STORE_ERROR && kvc_bitmap_count(task->selected) > 0;
 	size_t n = 0;
 
-	for (size_t i = 0; i < task->n; i++) {
+	for (size_t i = 0; i < task->base.n; i++) {
 		if (fails && kvc_bitmap_test(task->selected, i))
 			continue;
-		keys[n] = task->keys[i];
-		objects[n++] = task->objects[i];
+		keys[n] = task->base.keys[i];
+		objects[n++] = task->base.objects[i];
 	}
 	task->result = fails ? fault->error : 0;
 	if (n == 0 && fails)
@@ -158,16 +92,16 @@ submit(FaultAdapter *fault, FaultTask *task)
 {
 	KvcL2Adapter *inner = fault->inner;
 
-	switch (task->kind) {
-	case FAULT_STORE:
+	switch (task->base.kind) {
+	case KVC_TASK_STORE:
 		return submit_store(fault, task);
-	case FAULT_LOOKUP:
-		task->inner_id =
-			inner->ops->submit_lookup_and_lock_task(inner, task->keys, task->n);
+	case KVC_TASK_LOOKUP:
+		task->inner_id = inner->ops->submit_lookup_and_lock_task(inner, task->base.keys,
+									 task->base.n);
 		return true;
 	default:
-		task->inner_id =
-			inner->ops->submit_load_task(inner, task->keys, task->objects, task->n);
+		task->inner_id = inner->ops->submit_load_task(inner, task->base.keys,
+							      task->base.objects, task->base.n);
 		return true;
 	}
 }
@@ -178,10 +112,10 @@ accept_task(FaultAdapter *fault, FaultTask *task, bool is_on)
 {
 	static const unsigned of_kind[] = {OF_STORES | OF_ALL, OF_LOOKUPS | OF_ALL,
 					   OF_LOADS | OF_ALL};
-	unsigned faults = fault->faults & of_kind[task->kind];
+	unsigned faults = fault->faults & of_kind[task->base.kind];
 
-	for (size_t i = 0; is_on && faults && i < task->n; i++)
-		if (fault_take(fault, task->keys[i], i))
+	for (size_t i = 0; is_on && faults && i < task->base.n; i++)
+		if (fault_take(fault, task->base.keys[i], i))
 			kvc_bitmap_set(task->selected, i);
 	bool is_hit = kvc_bitmap_count(task->selected) > 0;
 	task->due_ns = is_hit && faults & FAULT_DELAY ? kvc_now_ns() + fault->delay_ns : 0;
@@ -200,23 +134,23 @@ spoil_lookup(FaultAdapter *fault, FaultTask *task)
 	if (!(fault->faults & OF_LOOKUPS))
 		return;
 	size_t i = kvc_bitmap_next(task->selected, 0);
-	if (fails && i < task->n)
-		kvc_breaker_note(fault->base.breaker, fault->error);
-	for (; i < task->n; i = kvc_bitmap_next(task->selected, i + 1)) {
-		if (kvc_bitmap_test(task->hits, i))
-			inner->ops->submit_unlock(inner, &task->keys[i], 1);
-		kvc_bitmap_clear(task->hits, i);
-		kvc_xattrs_unref(task->info[i].xattrs);
-		task->info[i] = (KvcL2ObjectInfo){.mtime_ns = fails ? KVC_L2_NOT_ASKED : 0};
+	if (fails && i < task->base.n)
+		kvc_breaker_note(fault->base.l2.breaker, fault->error);
+	for (; i < task->base.n; i = kvc_bitmap_next(task->selected, i + 1)) {
+		if (task->base.hits[i])
+			inner->ops->submit_unlock(inner, &task->base.keys[i], 1);
+		task->base.hits[i] = false;
+		kvc_xattrs_unref(task->base.info[i].xattrs);
+		task->base.info[i] = (KvcL2ObjectInfo){.mtime_ns = fails ? KVC_L2_NOT_ASKED : 0};
 	}
 }
 
 static void
 spoil_load(FaultAdapter *fault, FaultTask *task)
 {
-	for (size_t i = kvc_bitmap_next(task->selected, 0); i < task->n;
+	for (size_t i = kvc_bitmap_next(task->selected, 0); i < task->base.n;
 	     i = kvc_bitmap_next(task->selected, i + 1)) {
-		KvcMemoryObj *object = &task->objects[i];
+		KvcMemoryObj *object = &task->base.objects[i];
 		uint8_t *data = object->data;
 		size_t half = object->bytes / 2;
 
@@ -225,16 +159,16 @@ spoil_load(FaultAdapter *fault, FaultTask *task)
 		if (fault->faults & (FAULT_LOAD_CORRUPT | FAULT_LOAD_SILENT) && object->bytes > 0)
 			data[half] ^= 0x10;
 		if (fault->faults & (FAULT_LOAD_MISS | FAULT_LOAD_SHORT | FAULT_LOAD_CORRUPT))
-			kvc_bitmap_clear(task->hits, i);
+			task->base.hits[i] = false;
 	}
 }
 
 static void
 take_result(FaultAdapter *fault, FaultTask *task, bool is_on)
 {
-	if (task->kind == FAULT_LOOKUP)
+	if (task->base.kind == KVC_TASK_LOOKUP)
 		spoil_lookup(fault, task);
-	else if (task->kind == FAULT_LOAD)
+	else if (task->base.kind == KVC_TASK_LOAD)
 		spoil_load(fault, task);
 	task->stage = STAGE_RESULT;
 	set_held(fault, task,
@@ -253,7 +187,8 @@ take_store_results(FaultAdapter *fault, bool is_on)
 			for (guint j = 0; j < fault->running->len; j++) {
 				FaultTask *task = g_ptr_array_index(fault->running, j);
 
-				if (task->kind != FAULT_STORE || task->stage != STAGE_INNER ||
+				if (task->base.kind != KVC_TASK_STORE ||
+				    task->stage != STAGE_INNER ||
 				    task->inner_id != results[i].task_id)
 					continue;
 				if (task->result == 0)
@@ -266,13 +201,17 @@ static void
 query_inner(FaultAdapter *fault, FaultTask *task, bool is_on)
 {
 	const KvcL2AdapterOps *ops = fault->inner->ops;
-	int rc = task->kind == FAULT_LOOKUP
-			 ? ops->query_lookup_and_lock_result(fault->inner, task->inner_id,
-							     task->hits, task->info)
-			 : ops->query_load_result(fault->inner, task->inner_id, task->hits);
+	g_autoptr(KvcBitmap) hits = kvc_bitmap_new(task->base.n);
+	int rc = task->base.kind == KVC_TASK_LOOKUP
+			 ? ops->query_lookup_and_lock_result(fault->inner, task->inner_id, hits,
+							     task->base.info)
+			 : ops->query_load_result(fault->inner, task->inner_id, hits);
 
-	if (rc == 1)
-		take_result(fault, task, is_on);
+	if (rc != 1)
+		return;
+	for (size_t i = 0; i < task->base.n; i++)
+		task->base.hits[i] = kvc_bitmap_test(hits, i);
+	take_result(fault, task, is_on);
 }
 
 /* ---- The thread ---------------------------------------------------------------------------- */
@@ -288,11 +227,11 @@ step(FaultAdapter *fault, FaultTask *task, bool is_on)
 		if (!submit(fault, task))
 			take_result(fault, task, is_on);
 	}
-	if (task->stage == STAGE_INNER && task->kind != FAULT_STORE)
+	if (task->stage == STAGE_INNER && task->base.kind != KVC_TASK_STORE)
 		query_inner(fault, task, is_on);
 	if (task->stage != STAGE_RESULT || task->is_held)
 		return false;
-	finish(fault, task);
+	kvc_task_end_part(&task->base, task->result);
 	return true;
 }
 
@@ -328,8 +267,8 @@ take_incoming(FaultAdapter *fault, bool is_on)
 	g_queue_init(&fault->incoming);
 	pthread_mutex_unlock(&fault->lock);
 	/* The engine sets it before its first task. */
-	if (fault->inner->breaker != fault->base.breaker)
-		fault->inner->breaker = fault->base.breaker;
+	if (fault->inner->breaker != fault->base.l2.breaker)
+		fault->inner->breaker = fault->base.l2.breaker;
 	while (!g_queue_is_empty(&incoming))
 		accept_task(fault, g_queue_pop_head(&incoming), is_on);
 	return goes_on;

@@ -84,15 +84,11 @@ destroy(FaultAdapter *fault)
 	if (fault->inner)
 		fault->inner->ops->close(fault->inner);
 	kvc_options_free(fault->inner_options);
-	for (size_t i = 0; i < FAULT_KINDS; i++)
-		if (fault->event_fds[i] >= 0)
-			close(fault->event_fds[i]);
+	kvc_task_board_free(fault->base.board);
 	if (fault->wake_fd >= 0)
 		close(fault->wake_fd);
 	g_queue_clear(&fault->incoming);
-	g_queue_clear(&fault->stored);
 	g_ptr_array_unref(fault->running);
-	g_hash_table_unref(fault->tasks);
 	fault_select_deinit(fault);
 	pthread_mutex_destroy(&fault->lock);
 	g_free(fault);
@@ -142,10 +138,9 @@ start(FaultAdapter *fault, GError **error)
 {
 	int rc = 0;
 
-	for (size_t i = 0; i < FAULT_KINDS; i++) {
-		fault->event_fds[i] = kvc_eventfd_new();
-		rc = MIN(rc, fault->event_fds[i]);
-	}
+	fault->base.board = kvc_task_board_new(fault_task_clear, error);
+	if (!fault->base.board)
+		return false;
 	fault->wake_fd = kvc_eventfd_new();
 	rc = MIN(rc, fault->wake_fd);
 	if (rc == 0)
@@ -163,20 +158,16 @@ fault_open(const KvcOptions *options, GError **error)
 {
 	FaultAdapter *fault = g_new0(FaultAdapter, 1);
 
-	fault->base.ops = &fault_inject_adapter_ops;
+	fault->base.l2.ops = &fault_inject_adapter_ops;
 	pthread_mutex_init(&fault->lock, NULL);
-	for (size_t i = 0; i < FAULT_KINDS; i++)
-		fault->event_fds[i] = -1;
 	fault->wake_fd = -1;
-	fault->tasks = g_hash_table_new_full(g_int64_hash, g_int64_equal, NULL,
-					     (GDestroyNotify)fault_task_free);
 	fault->running = g_ptr_array_new();
 	if (!fault_select_init(fault, options, error) || !open_inner(fault, options, error) ||
 	    !start(fault, error)) {
 		destroy(fault);
 		return NULL;
 	}
-	return &fault->base;
+	return &fault->base.l2;
 }
 
 /* What hangs or waits was never passed on, or its result is dropped; the inner one ends its own. */
@@ -195,63 +186,19 @@ fault_close(KvcL2Adapter *adapter)
 
 /* ---- Tasks --------------------------------------------------------------------------------- */
 
-static int
-fault_get_store_event_fd(KvcL2Adapter *adapter)
-{
-	return get(adapter)->event_fds[FAULT_STORE];
-}
-
-static int
-fault_get_lookup_and_lock_event_fd(KvcL2Adapter *adapter)
-{
-	return get(adapter)->event_fds[FAULT_LOOKUP];
-}
-
-static int
-fault_get_load_event_fd(KvcL2Adapter *adapter)
-{
-	return get(adapter)->event_fds[FAULT_LOAD];
-}
-
 static KvcL2TaskId
 fault_submit_store_task(KvcL2Adapter *adapter,
 			KvcObjectKey *const *keys,
 			const KvcMemoryObj *objects,
 			size_t n)
 {
-	return fault_task_submit(get(adapter), FAULT_STORE, keys, objects, n);
-}
-
-static size_t
-fault_pop_completed_store_tasks(KvcL2Adapter *adapter, KvcL2StoreResult *results, size_t max)
-{
-	return fault_task_pop(get(adapter), results, max);
+	return fault_submit(adapter, KVC_TASK_STORE, keys, objects, n);
 }
 
 static KvcL2TaskId
 fault_submit_lookup_and_lock_task(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n)
 {
-	return fault_task_submit(get(adapter), FAULT_LOOKUP, keys, NULL, n);
-}
-
-static int
-fault_query_lookup_and_lock_result(KvcL2Adapter *adapter,
-				   KvcL2TaskId task_id,
-				   KvcBitmap *found,
-				   KvcL2ObjectInfo *info)
-{
-	int result;
-	FaultTask *task = fault_task_take(get(adapter), task_id, FAULT_LOOKUP, &result);
-
-	if (!task)
-		return result;
-	kvc_bitmap_or(found, task->hits);
-	for (size_t i = 0; i < task->n; i++) {
-		info[i] = task->info[i];
-		task->info[i].xattrs = NULL;
-	}
-	fault_task_free(task);
-	return result;
+	return fault_submit(adapter, KVC_TASK_LOOKUP, keys, NULL, n);
 }
 
 static void
@@ -271,20 +218,7 @@ fault_submit_load_task(KvcL2Adapter *adapter,
 		       const KvcMemoryObj *objects,
 		       size_t n)
 {
-	return fault_task_submit(get(adapter), FAULT_LOAD, keys, objects, n);
-}
-
-static int
-fault_query_load_result(KvcL2Adapter *adapter, KvcL2TaskId task_id, KvcBitmap *loaded)
-{
-	int result;
-	FaultTask *task = fault_task_take(get(adapter), task_id, FAULT_LOAD, &result);
-
-	if (!task)
-		return result;
-	kvc_bitmap_or(loaded, task->hits);
-	fault_task_free(task);
-	return result;
+	return fault_submit(adapter, KVC_TASK_LOAD, keys, objects, n);
 }
 
 /* ---- What blocks --------------------------------------------------------------------------- */
@@ -391,15 +325,6 @@ pass_line(void *user, const char *name, const char *value)
 }
 
 static void
-describe_count(KvcDescribeFunc func, void *user, const char *name, uint64_t count)
-{
-	char text[24];
-
-	g_snprintf(text, sizeof(text), "%" G_GUINT64_FORMAT, count);
-	func(user, name, text);
-}
-
-static void
 fault_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
 {
 	FaultAdapter *fault = get(adapter);
@@ -410,8 +335,8 @@ fault_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
 	uint64_t n_faults = fault->n_faults, n_held = fault->n_held;
 	pthread_mutex_unlock(&fault->lock);
 	func(user, "inner", fault->inner->ops->type_name);
-	describe_count(func, user, "faults", n_faults);
-	describe_count(func, user, "held_tasks", n_held);
+	kvc_describe_count(func, user, "faults", n_faults);
+	kvc_describe_count(func, user, "held_tasks", n_held);
 }
 
 static const KvcL2AdapterOps fault_inject_adapter_ops = {
@@ -422,16 +347,11 @@ static const KvcL2AdapterOps fault_inject_adapter_ops = {
 	.options = fault_options,
 	.open = fault_open,
 	.close = fault_close,
-	.get_store_event_fd = fault_get_store_event_fd,
-	.get_lookup_and_lock_event_fd = fault_get_lookup_and_lock_event_fd,
-	.get_load_event_fd = fault_get_load_event_fd,
+	KVC_TASK_BOARD_SLOTS,
 	.submit_store_task = fault_submit_store_task,
-	.pop_completed_store_tasks = fault_pop_completed_store_tasks,
 	.submit_lookup_and_lock_task = fault_submit_lookup_and_lock_task,
-	.query_lookup_and_lock_result = fault_query_lookup_and_lock_result,
 	.submit_unlock = fault_submit_unlock,
 	.submit_load_task = fault_submit_load_task,
-	.query_load_result = fault_query_load_result,
 	.delete_keys = fault_delete_keys,
 	.rename_key = fault_rename_key,
 	.set_attributes = fault_set_attributes,

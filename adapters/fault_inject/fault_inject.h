@@ -6,14 +6,7 @@
 
 #include <pthread.h>
 
-#include <kvcache/adapter.h>
-
-typedef enum {
-	FAULT_STORE,
-	FAULT_LOOKUP,
-	FAULT_LOAD,
-	FAULT_KINDS,
-} FaultKind;
+#include <kvcache/task-board.h>
 
 /* Bits of FaultAdapter.faults, in the order of fault_names. */
 typedef enum {
@@ -37,24 +30,19 @@ typedef enum {
 	STAGE_RESULT,  /* its result is not told yet */
 } FaultStage;
 
+/* All but the base is the thread's. */
 typedef struct FaultTask {
-	KvcL2TaskId id, inner_id;
-	FaultKind kind;
-	bool is_done;	  /* protected by the lock; whoever asks for it has it then */
-	FaultStage stage; /* the thread's */
-	bool is_held;	  /* until the switch is off */
-	int64_t due_ns;	  /* of a delayed request */
-	size_t n;
-	KvcObjectKey **keys;
-	KvcMemoryObj *objects; /* store, load */
-	KvcL2ObjectInfo *info; /* lookup */
-	KvcBitmap *selected;   /* the keys that a fault happens to */
-	KvcBitmap *hits;       /* lookup, load */
-	int64_t result;	       /* store */
+	KvcTask base;
+	KvcL2TaskId inner_id;
+	FaultStage stage;
+	bool is_held;	     /* until the switch is off */
+	int64_t due_ns;	     /* of a delayed request */
+	KvcBitmap *selected; /* the keys that a fault happens to */
+	int64_t result;	     /* store */
 } FaultTask;
 
 typedef struct FaultAdapter {
-	KvcL2Adapter base;
+	KvcBoardAdapter base;
 	/* Immutable after open */
 	KvcL2Adapter *inner;
 	KvcOptions *inner_options;
@@ -67,16 +55,13 @@ typedef struct FaultAdapter {
 	char *switch_path; /* or NULL */
 	int64_t delay_ns;
 	int error; /* -errno */
-	int event_fds[FAULT_KINDS], wake_fd;
+	int wake_fd;
 	pthread_t thread;
 	/* Protected by lock */
 	pthread_mutex_t lock;
 	bool stopping;
-	KvcL2TaskId last_id;
-	GQueue incoming;   /* submitted, not seen by the thread; does not own them */
-	GHashTable *tasks; /* all by id, until queried or popped; owns them */
-	GQueue stored;	   /* store tasks that are done; does not own them */
-	int64_t left;	   /* of max_faults; -1: no limit */
+	GQueue incoming; /* submitted, not seen by the thread; does not own them */
+	int64_t left;	 /* of max_faults; -1: no limit */
 	uint64_t draws, n_faults, n_held;
 	/* Owned by the thread */
 	GPtrArray *running; /* all that is not done; does not own them */
@@ -96,15 +81,14 @@ bool fault_take(FaultAdapter *fault, const KvcObjectKey *key, size_t position);
 
 /* ---- fault_inject-task.c: tasks and the thread that relays them ----------------------------- */
 
-KvcL2TaskId fault_task_submit(FaultAdapter *fault,
-			      FaultKind kind,
-			      KvcObjectKey *const *keys,
-			      const KvcMemoryObj *objects,
-			      size_t n);
-/* A task that is done leaves the table (transfer full); *RESULT is what the query answers. */
-FaultTask *fault_task_take(FaultAdapter *fault, KvcL2TaskId id, FaultKind kind, int *result);
-size_t fault_task_pop(FaultAdapter *fault, KvcL2StoreResult *results, size_t max);
-void fault_task_free(FaultTask *task);
+/* Begins a task; its id. OBJECTS is NULL for a lookup. */
+KvcL2TaskId fault_submit(KvcL2Adapter *adapter,
+			 KvcTaskKind kind,
+			 KvcObjectKey *const *keys,
+			 const KvcMemoryObj *objects,
+			 size_t n);
+/* For the board. */
+void fault_task_clear(KvcTask *task);
 /* Thread function, USER is the FaultAdapter. */
 void *fault_main(void *user);
 

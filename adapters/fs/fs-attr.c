@@ -296,7 +296,7 @@ set_attributes(FsAdapter *fs,
 int
 fs_set_attributes(FsAdapter *fs, const KvcObjectKey *key, const KvcObjectAttributes *attributes)
 {
-	return fs_place_is_lost(fs, FS_STORE)
+	return fs_place_is_lost(fs, KVC_TASK_STORE)
 		       ? -FS_LOST
 		       : set_attributes(fs, key, attributes, FS_ATTR_REPLACE);
 }

@@ -33,8 +33,8 @@ struct FsCapacity {
 	GQueue queue;	     /* of the chunks, the one used last at the tail */
 	uint64_t used, reserved;
 	unsigned stores;    /* that have got room and not ended */
-	GPtrArray *waiting; /* FsWork, until the directory is counted; then NULL */
-	GPtrArray *parked;  /* FsWork, until one of the stores that have room ends */
+	GPtrArray *waiting; /* KvcWork, until the directory is counted; then NULL */
+	GPtrArray *parked;  /* KvcWork, until one of the stores that have room ends */
 	GHashTable *gone;   /* keys that were missed or removed until then; then NULL */
 };
 
@@ -216,7 +216,7 @@ evict(FsCapacity *c, KvcObjectKey *key)
 		return true;
 	}
 	g_autofree char *path = fs_path_format(fs, key);
-	fs_note_error(fs, FS_STORE, "evict", path, errnum);
+	fs_note_error(fs, KVC_TASK_STORE, "evict", path, errnum);
 	return false;
 }
 
@@ -255,12 +255,12 @@ static void
 push_all(FsCapacity *c, GPtrArray *works)
 {
 	for (guint i = 0; i < works->len; i++)
-		fs_pool_push(&c->fs->workers, FS_CLASS_FINISH, works->pdata[i]);
+		kvc_pool_push(c->fs->workers, KVC_POOL_FINISH, works->pdata[i]);
 	g_ptr_array_unref(works);
 }
 
 int
-fs_capacity_reserve(FsCapacity *c, uint64_t bytes, FsWork *work)
+fs_capacity_reserve(FsCapacity *c, uint64_t bytes, KvcWork *work)
 {
 	int rc = 0;
 
@@ -310,7 +310,7 @@ fs_capacity_free_bytes(FsCapacity *c, uint64_t bytes)
 /* ---- The start ----------------------------------------------------------------------------- */
 
 bool
-fs_capacity_await_count(FsCapacity *c, FsWork *work)
+fs_capacity_await_count(FsCapacity *c, KvcWork *work)
 {
 	if (!c)
 		return false;

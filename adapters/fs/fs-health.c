@@ -5,38 +5,13 @@
 #define G_LOG_DOMAIN "kvcache"
 
 #include <errno.h>
-#include <string.h>
 #include <sys/statvfs.h>
 
 #include "fs.h"
 
-/* Health stays "degraded" for so long after the last failure. */
-#define DEGRADED_NS (60 * KVC_SEC_NS)
-/* At most one line of warning in this time, and none for the file that had the last one. */
-#define WARN_NS KVC_SEC_NS
 #define SPACE_NS KVC_SEC_NS
-/* So many failures without a success between them: nothing works. */
-#define FAILED_IN_A_ROW 8
 /* The directory itself is looked at after the first failure and then so often. */
 #define DIRECTORY_NS KVC_SEC_NS
-
-/* How many warnings were left out before this one, or -1: leave this one out too. */
-static int
-take_warning_locked(FsAdapter *fs, const char *path)
-{
-	int64_t now = kvc_now_ns();
-	int suppressed = (int)fs->warnings_suppressed;
-
-	if ((fs->warned_ns && now - fs->warned_ns < WARN_NS) || !g_strcmp0(fs->warned_path, path)) {
-		fs->warnings_suppressed++;
-		return -1;
-	}
-	fs->warned_ns = now;
-	fs->warnings_suppressed = 0;
-	g_free(fs->warned_path);
-	fs->warned_path = g_strdup(path);
-	return suppressed;
-}
 
 /* 0, or why nothing can be done in the directory (positive): its server or its disk is gone, ... */
 static int
@@ -49,92 +24,51 @@ ask_directory(FsAdapter *fs)
 	return st.st_nlink == 0 ? ENOENT : 0; /* removed under us */
 }
 
-static void
-note_directory(FsAdapter *fs)
-{
-	int errnum = ask_directory(fs);
-
-	pthread_mutex_lock(&fs->lock);
-	fs->directory_errnum = errnum;
-	pthread_mutex_unlock(&fs->lock);
-}
-
-/* Counts a failure; true: the directory is to be looked at. */
+/* Is the directory to be looked at, after so many failures in a row? */
 static bool
-count_failure_locked(FsAdapter *fs, FsKind kind, int errnum)
+is_directory_due(FsAdapter *fs, unsigned in_a_row)
 {
-	int64_t now = fs->last_error_ns = kvc_now_ns();
-	bool is_lack_of_room = errnum == ENOSPC || errnum == EDQUOT || errnum == EROFS;
+	int64_t now = kvc_now_ns();
 
-	fs->failing[kind]++;
-	if (is_lack_of_room) /* what is there can be read */
+	if (in_a_row == 0 ||
+	    (in_a_row > 1 && now - atomic_load(&fs->directory_asked_ns) < DIRECTORY_NS))
 		return false;
-	if (++fs->failed_in_a_row > 1 && now - fs->directory_asked_ns < DIRECTORY_NS)
-		return false;
-	fs->directory_asked_ns = now;
+	atomic_store(&fs->directory_asked_ns, now);
 	return true;
 }
 
 void
-fs_count_error(FsAdapter *fs, FsKind kind)
+fs_note_error(FsAdapter *fs, KvcTaskKind kind, const char *what, const char *path, int errnum)
 {
-	_Atomic uint64_t *const counters[FS_KINDS] = {
-		&fs->stats.store_errors, &fs->stats.lookup_errors, &fs->stats.load_errors};
+	unsigned in_a_row = kvc_failures_note(fs->failures, kind, what, path, errnum);
 
-	atomic_fetch_add(counters[kind], 1);
+	if (is_directory_due(fs, in_a_row))
+		atomic_store(&fs->directory_errnum, ask_directory(fs));
 }
 
 void
-fs_note_error(FsAdapter *fs, FsKind kind, const char *what, const char *path, int errnum)
+fs_note_success(FsAdapter *fs, KvcTaskKind kind)
 {
-	static const char *const names[FS_KINDS] = {"store", "lookup", "load"};
-
-	fs_count_error(fs, kind);
-	pthread_mutex_lock(&fs->lock);
-	bool is_suspect = count_failure_locked(fs, kind, errnum);
-	g_free(fs->last_error);
-	fs->last_error = g_strdup_printf("%s failed: cannot %s \"%s\": %s (errno %d)", names[kind],
-					 what, path, g_strerror(errnum), errnum);
-	g_autofree char *text = g_strdup(fs->last_error);
-	int suppressed = take_warning_locked(fs, path);
-	pthread_mutex_unlock(&fs->lock);
-	if (is_suspect)
-		note_directory(fs);
-	if (suppressed >= 0)
-		g_warning("fs %s: %s (%d more not shown)", fs->base_path, text, suppressed);
-}
-
-void
-fs_note_success(FsAdapter *fs, FsKind kind)
-{
-	pthread_mutex_lock(&fs->lock);
-	fs->failing[kind] = 0;
-	fs->failed_in_a_row = 0;
-	fs->directory_errnum = 0;
-	pthread_mutex_unlock(&fs->lock);
+	kvc_failures_clear(fs->failures, kind, true);
+	if (atomic_load(&fs->directory_errnum))
+		atomic_store(&fs->directory_errnum, 0);
 }
 
 /* Of a directory that was removed everything can be asked, so that proves nothing by itself. */
 void
 fs_note_answer(FsAdapter *fs)
 {
-	pthread_mutex_lock(&fs->lock);
-	fs->failing[FS_LOOKUP] = 0;
-	bool is_suspect = fs->failed_in_a_row > 0 || fs->directory_errnum;
-	pthread_mutex_unlock(&fs->lock);
+	kvc_failures_clear(fs->failures, KVC_TASK_LOOKUP, false);
+	bool is_suspect =
+		kvc_failures_in_a_row(fs->failures) > 0 || atomic_load(&fs->directory_errnum);
 	if (is_suspect && ask_directory(fs) == 0)
-		fs_note_success(fs, FS_LOOKUP);
+		fs_note_success(fs, KVC_TASK_LOOKUP);
 }
 
 void
 fs_note_bad_file(FsAdapter *fs, const char *path, const char *why)
 {
-	pthread_mutex_lock(&fs->lock);
-	int suppressed = take_warning_locked(fs, path);
-	pthread_mutex_unlock(&fs->lock);
-	if (suppressed >= 0)
-		g_warning("fs %s: \"%s\" %s: a miss (%d more not shown)", fs->base_path, path, why,
-			  suppressed);
+	kvc_failures_warn(fs->failures, path, "\"%s\" %s: a miss", path, why);
 }
 
 void
@@ -143,14 +77,10 @@ fs_note_unsupported(FsAdapter *fs, const KvcObjectKey *key, int errnum)
 	g_autofree char *name = kvc_object_key_to_string(key);
 
 	atomic_fetch_add(&fs->stats.unsupported_keys, 1);
-	pthread_mutex_lock(&fs->lock);
-	int suppressed = take_warning_locked(fs, name);
-	pthread_mutex_unlock(&fs->lock);
-	if (suppressed >= 0)
-		g_warning(
-			"fs %s: cannot store \"%s\": no file can have this name here, nor this key "
-			"as an xattr: %s (errno %d) (%d more not shown)",
-			fs->base_path, name, g_strerror(errnum), errnum, suppressed);
+	kvc_failures_warn(fs->failures, name,
+			  "cannot store \"%s\": no file can have this name here, nor this key as "
+			  "an xattr: %s (errno %d)",
+			  name, g_strerror(errnum), errnum);
 }
 
 void
@@ -207,19 +137,6 @@ fs_usage(FsAdapter *fs, KvcL2Usage *usage)
 }
 
 static const char *
-health_locked(const FsAdapter *fs)
-{
-	bool is_failing = fs->last_error && kvc_now_ns() - fs->last_error_ns < DEGRADED_NS;
-
-	if (atomic_load(&fs->is_lost) || fs->directory_errnum ||
-	    fs->failed_in_a_row >= FAILED_IN_A_ROW)
-		return "failed";
-	for (size_t i = 0; i < FS_KINDS; i++)
-		is_failing = is_failing || fs->failing[i] > 0;
-	return is_failing ? "degraded" : "ok";
-}
-
-static const char *
 checksums_name(const FsAdapter *fs)
 {
 	if (atomic_load(&fs->no_xattrs))
@@ -239,9 +156,6 @@ describe_stats(FsAdapter *fs, KvcDescribeFunc func, void *user)
 		{"loads", &stats->loads},
 		{"skipped", &stats->skipped},
 		{"renames", &stats->renames},
-		{"store_errors", &stats->store_errors},
-		{"lookup_errors", &stats->lookup_errors},
-		{"load_errors", &stats->load_errors},
 		{"load_misses", &stats->load_misses},
 		{"crc_mismatches", &stats->crc_mismatches},
 		{"size_mismatches", &stats->size_mismatches},
@@ -253,29 +167,19 @@ describe_stats(FsAdapter *fs, KvcDescribeFunc func, void *user)
 		{"orphans_removed", &stats->orphans_removed},
 	};
 
-	for (size_t i = 0; i < G_N_ELEMENTS(lines); i++) {
-		char text[24];
-
-		g_snprintf(text, sizeof(text), "%" G_GUINT64_FORMAT, atomic_load(lines[i].value));
-		func(user, lines[i].name, text);
-	}
+	for (size_t i = 0; i < G_N_ELEMENTS(lines); i++)
+		kvc_describe_count(func, user, lines[i].name, atomic_load(lines[i].value));
 }
 
 void
 fs_describe(FsAdapter *fs, KvcDescribeFunc func, void *user)
 {
-	bool direct = fs->want_direct && !atomic_load(&fs->direct_refused);
+	bool is_direct = fs->want_direct && !atomic_load(&fs->direct_refused);
+	bool is_failed = atomic_load(&fs->is_lost) || atomic_load(&fs->directory_errnum);
 
-	pthread_mutex_lock(&fs->lock);
-	const char *health = health_locked(fs);
-	g_autofree char *last_error = g_strdup(fs->last_error);
-	pthread_mutex_unlock(&fs->lock);
-
-	func(user, "health", health);
-	func(user, "io_mode", direct ? "direct" : "buffered");
+	kvc_failures_describe(fs->failures, is_failed, func, user);
+	func(user, "io_mode", is_direct ? "direct" : "buffered");
 	func(user, "location", fs->base_path);
 	func(user, "checksums", checksums_name(fs));
-	if (last_error)
-		func(user, "last_error", last_error);
 	describe_stats(fs, func, user);
 }

@@ -103,7 +103,7 @@ note_unreadable(ListPass *pass, const char *path, int errnum)
 {
 	if (errnum == ENOENT || errnum == ENOTDIR)
 		return;
-	fs_note_error(pass->fs, FS_LOOKUP, "list", path, errnum);
+	fs_note_error(pass->fs, KVC_TASK_LOOKUP, "list", path, errnum);
 	if (pass->errnum == 0)
 		pass->errnum = errnum;
 }
@@ -225,7 +225,7 @@ list_flat(ListPass *pass)
 
 		if (fd >= 0)
 			close(fd);
-		fs_note_error(pass->fs, FS_LOOKUP, "list", pass->fs->base_path, -rc);
+		fs_note_error(pass->fs, KVC_TASK_LOOKUP, "list", pass->fs->base_path, -rc);
 		return rc;
 	}
 	if (pass->offset)
@@ -462,7 +462,7 @@ fs_list(FsAdapter *fs, const KvcKeyScope *scope, char **cursor, KvcL2ListEntry *
 	int rc = parse_cursor(&pass, *cursor) ? 0 : -EINVAL;
 
 	g_clear_pointer(cursor, g_free);
-	if (rc == 0 && fs_place_is_lost(fs, FS_LOOKUP))
+	if (rc == 0 && fs_place_is_lost(fs, KVC_TASK_LOOKUP))
 		rc = -FS_LOST;
 	if (rc == 0)
 		rc = list_page(&pass);
@@ -520,7 +520,7 @@ int
 fs_get_changes(FsAdapter *fs, const KvcKeyScope *scope, uint64_t *stamp, int64_t *changed_ns)
 {
 	g_autofree char *dir = scope_dir(fs, scope);
-	int rc = fs_place_is_lost(fs, FS_LOOKUP) ? -FS_LOST : 0;
+	int rc = fs_place_is_lost(fs, KVC_TASK_LOOKUP) ? -FS_LOST : 0;
 
 	*stamp = 0;
 	*changed_ns = 0;

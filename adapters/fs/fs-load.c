@@ -20,7 +20,7 @@
 #define BAD_CRC "does not have the CRC32C it was stored with"
 
 static FsJob *
-job_of(FsWork *work)
+job_of(KvcWork *work)
 {
 	return (FsJob *)((char *)work - G_STRUCT_OFFSET(FsJob, work));
 }
@@ -32,7 +32,7 @@ load_end(FsJob *job)
 
 	atomic_fetch_add(job->loaded ? &stats->loads : &stats->load_misses, 1);
 	if (job->loaded) {
-		fs_note_success(job->fs, FS_LOAD);
+		fs_note_success(job->fs, KVC_TASK_LOAD);
 		fs_capacity_touch(job->fs->capacity, job->key);
 	}
 	fs_job_end(job, job->loaded ? (int64_t)job->object.bytes : 0);
@@ -41,7 +41,7 @@ load_end(FsJob *job)
 static void
 load_fail(FsJob *job, const char *what, int errnum)
 {
-	fs_note_error(job->fs, FS_LOAD, what, job->path, errnum);
+	fs_note_error(job->fs, KVC_TASK_LOAD, what, job->path, errnum);
 	load_end(job);
 }
 
@@ -186,7 +186,7 @@ is_intact(FsJob *job)
 static void load_transferred(KvcIoTransfer *transfer);
 
 static void
-load_finish(FsWork *work)
+load_finish(KvcWork *work)
 {
 	FsJob *job = job_of(work);
 
@@ -210,11 +210,11 @@ load_transferred(KvcIoTransfer *transfer)
 	FsJob *job = transfer->user;
 
 	job->work.run = load_finish;
-	fs_pool_push(&job->fs->workers, FS_CLASS_FINISH, &job->work);
+	kvc_pool_push(job->fs->workers, KVC_POOL_FINISH, &job->work);
 }
 
 void
-fs_load_begin(FsWork *work)
+fs_load_begin(KvcWork *work)
 {
 	FsJob *job = job_of(work);
 	int errnum;
@@ -223,7 +223,7 @@ fs_load_begin(FsWork *work)
 		load_end(job);
 		return;
 	}
-	if (fs_place_is_lost(job->fs, FS_LOAD)) {
+	if (fs_place_is_lost(job->fs, KVC_TASK_LOAD)) {
 		load_end(job);
 		return;
 	}

@@ -117,7 +117,7 @@ note_failure(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info, int 
 	g_autofree char *path = fs_path_format(fs, key);
 
 	info->mtime_ns = KVC_L2_NOT_ASKED;
-	fs_note_error(fs, FS_LOOKUP, "look for", path, errnum);
+	fs_note_error(fs, KVC_TASK_LOOKUP, "look for", path, errnum);
 }
 
 /* The lock is taken before the look: a file that was seen is not deleted any more. */
@@ -127,7 +127,7 @@ lookup_and_lock(FsAdapter *fs, KvcObjectKey *key, KvcL2ObjectInfo *info)
 	struct stat st;
 	int errnum;
 
-	if (fs_place_is_lost(fs, FS_LOOKUP)) {
+	if (fs_place_is_lost(fs, KVC_TASK_LOOKUP)) {
 		info->mtime_ns = KVC_L2_NOT_ASKED;
 		return false;
 	}
@@ -150,14 +150,15 @@ lookup_and_lock(FsAdapter *fs, KvcObjectKey *key, KvcL2ObjectInfo *info)
 }
 
 void
-fs_lookup_run(FsWork *work)
+fs_lookup_run(KvcWork *work)
 {
 	FsTask *task = (FsTask *)((char *)work - G_STRUCT_OFFSET(FsTask, work));
 	FsAdapter *fs = task->fs;
+	KvcTask *base = &task->base;
 
-	for (size_t i = 0; i < task->n && !atomic_load(&fs->closing); i++)
-		task->found[i] = lookup_and_lock(fs, task->keys[i], &task->info[i]);
-	fs_task_complete(task);
+	for (size_t i = 0; i < base->n && !atomic_load(&fs->closing); i++)
+		base->hits[i] = lookup_and_lock(fs, base->keys[i], &base->info[i]);
+	kvc_task_end_part(base, 0);
 }
 
 int
@@ -212,7 +213,7 @@ sync_deleted(FsAdapter *fs, KvcObjectKey *const *keys, size_t n, KvcBitmap *dele
 			continue;
 		kvc_bitmap_clear(deleted, i);
 		if (result == 0)
-			fs_note_error(fs, FS_STORE, "sync the deletion of", path, -rc);
+			fs_note_error(fs, KVC_TASK_STORE, "sync the deletion of", path, -rc);
 		result = rc;
 	}
 	return result;
@@ -223,7 +224,7 @@ fs_delete_keys(FsAdapter *fs, KvcObjectKey *const *keys, size_t n, KvcBitmap *de
 {
 	int result = 0;
 
-	if (fs_place_is_lost(fs, FS_STORE))
+	if (fs_place_is_lost(fs, KVC_TASK_STORE))
 		return -FS_LOST;
 	for (size_t i = 0; i < n; i++) {
 		if (!fs_keys_begin_delete(fs, keys[i]))

@@ -37,14 +37,14 @@ compare(const FsAdapter *fs)
 }
 
 static void
-note_lost_locked(FsAdapter *fs)
+note_lost(FsAdapter *fs)
 {
-	fs->last_error_ns = kvc_now_ns();
-	g_free(fs->last_error);
-	fs->last_error = g_strdup_printf(
+	g_autofree char *text = g_strdup_printf(
 		"\"%s\" is not the directory that was opened: moved, removed, or something is "
 		"mounted over it",
 		fs->base_path);
+
+	kvc_failures_remember(fs->failures, text);
 }
 
 void
@@ -58,7 +58,7 @@ fs_place_look(FsAdapter *fs)
 	pthread_mutex_lock(&fs->lock);
 	bool has_changed = atomic_exchange(&fs->is_lost, is_lost) != is_lost;
 	if (has_changed && is_lost)
-		note_lost_locked(fs);
+		note_lost(fs);
 	pthread_mutex_unlock(&fs->lock);
 	if (has_changed && is_lost)
 		g_warning("fs %s: this is not the directory any more that was opened: it was moved "
@@ -97,13 +97,13 @@ fs_place_main(void *user)
 }
 
 bool
-fs_place_is_lost(FsAdapter *fs, FsKind kind)
+fs_place_is_lost(FsAdapter *fs, KvcTaskKind kind)
 {
 	if (!atomic_load(&fs->is_lost))
 		return false;
-	fs_count_error(fs, kind);
+	kvc_failures_count(fs->failures, kind);
 	/* It is certain: the engine need not try five times. */
 	for (int i = 0; i < KVC_BREAKER_FAILURES; i++)
-		kvc_breaker_note(fs->base.breaker, -FS_LOST);
+		kvc_breaker_note(fs->base.l2.breaker, -FS_LOST);
 	return true;
 }

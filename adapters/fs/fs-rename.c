@@ -106,7 +106,7 @@ sync_names(Move *move)
 	if (rc == 0)
 		rc = fs_sync_parents(move->fs, move->file.from);
 	if (rc < 0)
-		fs_note_error(move->fs, FS_STORE, "sync", move->file.to, -rc);
+		fs_note_error(move->fs, KVC_TASK_STORE, "sync", move->file.to, -rc);
 	return 0;
 }
 
@@ -129,7 +129,7 @@ rename_file(Move *move)
 	if (fs_digest_is_keys_fault(move->file.to, rc))
 		fs_note_unsupported(fs, move->file.new_key, -rc);
 	else
-		fs_note_error(fs, FS_STORE, "rename", move->file.from, -rc);
+		fs_note_error(fs, KVC_TASK_STORE, "rename", move->file.from, -rc);
 	return rc;
 }
 
@@ -147,7 +147,7 @@ find_object(FsAdapter *fs, const KvcObjectKey *key, int *rc)
 	if (fs_is_gone(errnum))
 		return NULL;
 	g_autofree char *name = fs_path_format(fs, key);
-	fs_note_error(fs, FS_STORE, "rename", name, errnum);
+	fs_note_error(fs, KVC_TASK_STORE, "rename", name, errnum);
 	*rc = -errnum;
 	return NULL;
 }
@@ -158,7 +158,7 @@ fs_rename_key(FsAdapter *fs, KvcObjectKey *old_key, KvcObjectKey *new_key)
 	bool is_same = kvc_object_key_equal(old_key, new_key);
 	int rc;
 
-	if (fs_place_is_lost(fs, FS_STORE))
+	if (fs_place_is_lost(fs, KVC_TASK_STORE))
 		return -FS_LOST;
 	if (!is_same && !fs_keys_begin_rename(fs, old_key, new_key))
 		return -EBUSY;

@@ -18,7 +18,7 @@
 #include "fs.h"
 
 static FsJob *
-job_of(FsWork *work)
+job_of(KvcWork *work)
 {
 	return (FsJob *)((char *)work - G_STRUCT_OFFSET(FsJob, work));
 }
@@ -40,14 +40,14 @@ store_end(FsJob *job, int64_t result, const char *what)
 		fs_capacity_release(fs->capacity, job->reserved);
 	if (result == -ENOENT) /* the directory was removed? */
 		fs_place_look(fs);
-	if (fs_place_is_lost(fs, FS_STORE))
+	if (fs_place_is_lost(fs, KVC_TASK_STORE))
 		result = -FS_LOST;
 	else if (result >= 0)
-		fs_note_success(fs, FS_STORE);
+		fs_note_success(fs, KVC_TASK_STORE);
 	else if (path && fs_digest_is_keys_fault(job->path, (int)result))
 		fs_note_unsupported(fs, job->key, (int)-result);
 	else if (path)
-		fs_note_error(fs, FS_STORE, what, path, (int)-result);
+		fs_note_error(fs, KVC_TASK_STORE, what, path, (int)-result);
 	fs_job_end(job, result);
 }
 
@@ -203,7 +203,7 @@ static void store_transferred(KvcIoTransfer *transfer);
 
 /* The payload is on its way or back, and the CRC is known. */
 static void
-store_finish(FsWork *work)
+store_finish(KvcWork *work)
 {
 	FsJob *job = job_of(work);
 	size_t bytes = job->object.bytes;
@@ -258,7 +258,7 @@ store_transferred(KvcIoTransfer *transfer)
 	if (!is_last_part(job))
 		return;
 	job->work.run = store_finish;
-	fs_pool_push(&job->fs->workers, FS_CLASS_FINISH, &job->work);
+	kvc_pool_push(job->fs->workers, KVC_POOL_FINISH, &job->work);
 }
 
 /* Of a file that is there already: others may have written it, or it could not be synced. */
@@ -287,7 +287,7 @@ store_skip(FsJob *job)
 }
 
 void
-fs_store_begin(FsWork *work)
+fs_store_begin(KvcWork *work)
 {
 	FsJob *job = job_of(work);
 

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/*
- * Tasks and jobs: what stores, loads and lookups have in common. Results are published under the
- * adapter's lock, then the event fd is signalled; whoever ends the last job of a task completes it.
- */
+/* Tasks and jobs: what stores, loads and lookups have in common. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,168 +8,76 @@
 
 #include "fs.h"
 
-static void
-job_init(FsJob *job, FsTask *task, size_t i, const KvcMemoryObj *object)
-{
-	job->fs = task->fs;
-	job->task = task;
-	job->key = task->keys[i];
-	job->object = *object;
-	job->fd = -1;
-	job->work.bytes = object->bytes;
-	job->work.run = task->kind == FS_STORE ? fs_store_begin : fs_load_begin;
-}
-
-FsTask *
-fs_task_new(FsAdapter *fs,
-	    FsKind kind,
-	    KvcObjectKey *const *keys,
-	    const KvcMemoryObj *objects,
-	    size_t n)
-{
-	FsTask *task = g_new0(FsTask, 1);
-
-	task->fs = fs;
-	task->kind = kind;
-	task->n = n;
-	task->keys = g_new0(KvcObjectKey *, n);
-	for (size_t i = 0; i < n; i++)
-		task->keys[i] = kvc_object_key_ref(keys[i]);
-	if (kind == FS_LOOKUP) {
-		task->info = g_new0(KvcL2ObjectInfo, n);
-		task->found = g_new0(bool, n);
-		task->work.run = fs_lookup_run;
-		return task;
-	}
-	task->jobs = g_new0(FsJob, n);
-	for (size_t i = 0; i < n; i++)
-		job_init(&task->jobs[i], task, i, &objects[i]);
-	return task;
-}
-
 void
-fs_task_free(FsTask *task)
+fs_task_clear(KvcTask *task)
 {
-	for (size_t i = 0; i < task->n; i++) {
-		kvc_object_key_unref(task->keys[i]);
-		if (task->info)
-			kvc_xattrs_unref(task->info[i].xattrs);
-	}
-	g_free(task->keys);
-	g_free(task->jobs);
-	g_free(task->info);
-	g_free(task->found);
-	g_free(task);
+	g_free(((FsTask *)task)->jobs);
 }
 
-/* A task without keys has nobody to complete it. */
 static void
-task_complete_empty(FsWork *work)
+make_jobs(FsTask *task, const KvcMemoryObj *objects)
 {
-	fs_task_complete((FsTask *)((char *)work - G_STRUCT_OFFSET(FsTask, work)));
+	bool is_store = task->base.kind == KVC_TASK_STORE;
+
+	task->jobs = g_new0(FsJob, task->base.n);
+	for (size_t i = 0; i < task->base.n; i++) {
+		FsJob *job = &task->jobs[i];
+
+		job->fs = task->fs;
+		job->task = task;
+		job->key = task->base.keys[i];
+		job->object = objects[i];
+		job->fd = -1;
+		job->work.bytes = objects[i].bytes;
+		job->work.run = is_store ? fs_store_begin : fs_load_begin;
+		if (is_store)
+			job->sequence = fs_keys_begin_store(job->fs, job->key);
+	}
 }
 
 KvcL2TaskId
-fs_task_submit(FsTask *task)
+fs_submit(KvcL2Adapter *adapter,
+	  KvcTaskKind kind,
+	  KvcObjectKey *const *keys,
+	  const KvcMemoryObj *objects,
+	  size_t n)
 {
-	FsAdapter *fs = task->fs;
-	FsClass class = task->kind == FS_STORE ? FS_CLASS_STORE : FS_CLASS_LOAD;
-	size_t n = task->n;
-	FsJob *jobs = task->jobs;
+	FsAdapter *fs = (FsAdapter *)adapter;
+	KvcPoolClass class = kind == KVC_TASK_STORE ? KVC_POOL_STORE : KVC_POOL_LOAD;
+	/* The jobs have the objects. */
+	FsTask *task = (FsTask *)kvc_task_new(fs->base.board, sizeof(*task), kind, keys, NULL, n);
 
-	atomic_init(&task->remaining, n);
-	for (size_t i = 0; task->kind == FS_STORE && i < n; i++)
-		jobs[i].sequence = fs_keys_begin_store(fs, jobs[i].key);
-
-	pthread_mutex_lock(&fs->lock);
-	KvcL2TaskId id = task->id = ++fs->last_id;
-	fs->outstanding++;
-	if (task->kind != FS_STORE)
-		g_hash_table_insert(fs->tasks, &task->id, task);
-	pthread_mutex_unlock(&fs->lock);
-
+	task->fs = fs;
+	if (kind == KVC_TASK_LOOKUP) {
+		task->work.run = fs_lookup_run;
+		KvcL2TaskId id = kvc_task_post(&task->base, 1);
+		kvc_pool_push(fs->lookups, KVC_POOL_FINISH, &task->work);
+		return id;
+	}
+	make_jobs(task, objects);
 	/* From the last push on the task may be gone. */
-	if (task->kind == FS_LOOKUP) {
-		fs_pool_push(&fs->lookups, FS_CLASS_FINISH, &task->work);
-	} else if (n == 0) {
-		task->work.run = task_complete_empty;
-		fs_pool_push(&fs->workers, FS_CLASS_FINISH, &task->work);
-	} else {
-		for (size_t i = 0; i < n; i++)
-			fs_pool_push(&fs->workers, class, &jobs[i].work);
-	}
+	FsJob *jobs = task->jobs;
+	KvcL2TaskId id = kvc_task_post(&task->base, n);
+	for (size_t i = 0; i < n; i++)
+		kvc_pool_push(fs->workers, class, &jobs[i].work);
 	return id;
-}
-
-void
-fs_task_complete(FsTask *task)
-{
-	FsAdapter *fs = task->fs;
-	int event_fd = fs->event_fds[task->kind];
-
-	pthread_mutex_lock(&fs->lock);
-	task->done = true;
-	if (task->kind == FS_STORE)
-		g_queue_push_tail(&fs->stored, task);
-	kvc_eventfd_signal(event_fd);
-	if (--fs->outstanding == 0)
-		pthread_cond_broadcast(&fs->idle);
-	pthread_mutex_unlock(&fs->lock);
-}
-
-FsTask *
-fs_task_take(FsAdapter *fs, KvcL2TaskId id, FsKind kind, int *result)
-{
-	pthread_mutex_lock(&fs->lock);
-	FsTask *task = g_hash_table_lookup(fs->tasks, &id);
-	if (!task || task->kind != kind)
-		*result = -ENOENT;
-	else
-		*result = task->done ? 1 : 0;
-	if (*result == 1)
-		g_hash_table_steal(fs->tasks, &id);
-	pthread_mutex_unlock(&fs->lock);
-	return *result == 1 ? task : NULL;
-}
-
-size_t
-fs_task_pop_stored(FsAdapter *fs, KvcL2StoreResult *results, size_t max)
-{
-	size_t n = 0;
-
-	pthread_mutex_lock(&fs->lock);
-	while (n < max && !g_queue_is_empty(&fs->stored)) {
-		FsTask *task = g_queue_pop_head(&fs->stored);
-
-		results[n].task_id = task->id;
-		results[n++].bytes_transferred = task->result;
-		fs_task_free(task);
-	}
-	pthread_mutex_unlock(&fs->lock);
-	return n;
 }
 
 void
 fs_job_end(FsJob *job, int64_t result)
 {
 	FsAdapter *fs = job->fs;
-	FsTask *task = job->task;
-	bool is_store = task->kind == FS_STORE;
+	KvcTask *task = &job->task->base;
+	bool is_store = task->kind == KVC_TASK_STORE;
 
 	if (job->fd >= 0)
 		close(job->fd);
 	g_clear_pointer(&job->path, g_free);
 	g_clear_pointer(&job->temp_path, g_free);
-	job->result = result;
-	if (is_store) {
-		pthread_mutex_lock(&fs->lock);
-		if (task->result >= 0)
-			task->result = result < 0 ? result : task->result + result;
-		pthread_mutex_unlock(&fs->lock);
-	}
-	fs_pool_leave(&fs->workers, is_store ? FS_CLASS_STORE : FS_CLASS_LOAD, job->object.bytes);
-	if (atomic_fetch_sub(&task->remaining, 1) == 1)
-		fs_task_complete(task);
+	if (!is_store)
+		task->hits[job - job->task->jobs] = job->loaded;
+	kvc_pool_leave(fs->workers, is_store ? KVC_POOL_STORE : KVC_POOL_LOAD, job->object.bytes);
+	kvc_task_end_part(task, result);
 }
 
 /* One check of everything that O_DIRECT wants. */

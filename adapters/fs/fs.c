@@ -77,7 +77,7 @@ adapter_new(const KvcOptions *options)
 	pthread_condattr_t monotonic;
 	struct timespec now;
 
-	fs->base.ops = &fs_adapter_ops;
+	fs->base.l2.ops = &fs_adapter_ops;
 	fs->base_path = g_strdup(kvc_options_get_string(options, "base_path"));
 	fs->want_direct = kvc_options_get_bool(options, "use_odirect");
 	fs->verify = kvc_options_get_bool(options, "verify_checksum");
@@ -90,22 +90,17 @@ adapter_new(const KvcOptions *options)
 	if (max_gib > 0)
 		fs->capacity = fs_capacity_new(fs, (uint64_t)(max_gib * (double)GIB));
 	fs->base_fd = -1;
-	for (size_t i = 0; i < FS_KINDS; i++)
-		fs->event_fds[i] = -1;
+	fs->failures = kvc_failures_new("fs", fs->base_path);
 	clock_gettime(CLOCK_REALTIME_COARSE, &now); /* what the kernel stamps files with */
 	fs->opened_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 
 	pthread_mutex_init(&fs->lock, NULL);
-	pthread_cond_init(&fs->idle, NULL);
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&fs->closed, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	pthread_mutex_init(&fs->replace_lock, NULL);
 	fs_keys_init(fs);
-	fs->tasks = g_hash_table_new_full(g_int64_hash, g_int64_equal, NULL,
-					  (GDestroyNotify)fs_task_free);
-	g_queue_init(&fs->stored);
 	if (!fs->persist)
 		fs->ours = g_hash_table_new_full(kvc_object_key_hash, kvc_object_key_equal,
 						 (GDestroyNotify)kvc_object_key_unref, NULL);
@@ -115,21 +110,15 @@ adapter_new(const KvcOptions *options)
 static void
 adapter_free(FsAdapter *fs)
 {
-	for (size_t i = 0; i < FS_KINDS; i++)
-		if (fs->event_fds[i] >= 0)
-			close(fs->event_fds[i]);
 	if (fs->base_fd >= 0)
 		close(fs->base_fd);
-	g_queue_clear_full(&fs->stored, (GDestroyNotify)fs_task_free);
-	g_hash_table_unref(fs->tasks);
+	kvc_task_board_free(fs->base.board);
 	g_clear_pointer(&fs->ours, g_hash_table_unref);
 	fs_keys_deinit(fs);
 	pthread_mutex_destroy(&fs->replace_lock);
 	pthread_cond_destroy(&fs->closed);
-	pthread_cond_destroy(&fs->idle);
 	pthread_mutex_destroy(&fs->lock);
-	g_free(fs->last_error);
-	g_free(fs->warned_path);
+	kvc_failures_free(fs->failures);
 	fs_window_free(fs->window);
 	fs_capacity_free(fs->capacity);
 	g_free(fs->temp_dir);
@@ -260,23 +249,24 @@ start_threads(FsAdapter *fs, const KvcOptions *options, GError **error)
 {
 	size_t depth = kvc_options_get_size(options, "io_depth_bytes");
 	unsigned workers = (unsigned)kvc_options_get_int(options, "workers");
+	/* Stores may fill half of the ring; loads are queued ahead so that it never runs dry. */
+	KvcPoolLimit loads = {.max_works = FS_JOBS_MAX, .max_bytes = 2 * depth};
+	KvcPoolLimit stores = {.max_works = FS_JOBS_MAX, .max_bytes = depth / 2};
 	int rc;
 
-	for (size_t i = 0; i < FS_KINDS; i++) {
-		fs->event_fds[i] = kvc_eventfd_new();
-		if (fs->event_fds[i] < 0)
-			return fail(error, -fs->event_fds[i], "make an event fd for",
-				    fs->base_path);
-	}
+	fs->base.board = kvc_task_board_new(fs_task_clear, error);
+	if (!fs->base.board)
+		return false;
 	fs->io = kvc_io_new("kvc-fs-ring", depth, error);
 	if (!fs->io)
 		return false;
-	/* Stores may fill half of the ring; loads are queued ahead so that it never runs dry. */
-	rc = fs_pool_init(&fs->workers, "kvc-fs-work", workers, 2 * depth, depth / 2);
-	if (rc == 0)
-		rc = fs_pool_init(&fs->lookups, "kvc-fs-lookup", FS_LOOKUP_THREADS, 0, 0);
-	if (rc == 0)
-		rc = -pthread_create(&fs->janitor, NULL, fs_janitor_main, fs);
+	fs->workers = kvc_pool_new("kvc-fs-work", workers, &loads, &stores, error);
+	if (!fs->workers)
+		return false;
+	fs->lookups = kvc_pool_new("kvc-fs-lookup", FS_LOOKUP_THREADS, NULL, NULL, error);
+	if (!fs->lookups)
+		return false;
+	rc = -pthread_create(&fs->janitor, NULL, fs_janitor_main, fs);
 	/* The last one: it ends when the adapter is closed only. */
 	if (rc == 0)
 		rc = -pthread_create(&fs->watcher, NULL, fs_place_main, fs);
@@ -295,15 +285,11 @@ stop_threads(FsAdapter *fs)
 		pthread_join(fs->watcher, NULL);
 	if (fs->janitor)
 		pthread_join(fs->janitor, NULL);
-	if (fs->workers.threads)
-		fs_pool_stop(&fs->workers);
-	if (fs->lookups.threads)
-		fs_pool_stop(&fs->lookups);
+	kvc_pool_stop(fs->workers);
+	kvc_pool_stop(fs->lookups);
 	kvc_io_free(fs->io);
-	if (fs->workers.threads)
-		fs_pool_deinit(&fs->workers);
-	if (fs->lookups.threads)
-		fs_pool_deinit(&fs->lookups);
+	kvc_pool_free(fs->workers);
+	kvc_pool_free(fs->lookups);
 }
 
 static void
@@ -334,7 +320,7 @@ fs_open(const KvcOptions *options, GError **error)
 		adapter_free(fs);
 		return NULL;
 	}
-	return &fs->base;
+	return &fs->base.l2;
 }
 
 static void
@@ -343,31 +329,10 @@ fs_close(KvcL2Adapter *adapter)
 	FsAdapter *fs = (FsAdapter *)adapter;
 
 	stop_sleepers(fs);
-	pthread_mutex_lock(&fs->lock);
-	while (fs->outstanding > 0)
-		pthread_cond_wait(&fs->idle, &fs->lock);
-	pthread_mutex_unlock(&fs->lock);
+	kvc_task_board_await_idle(fs->base.board);
 	stop_threads(fs);
 	fs_remove_stored(fs);
 	adapter_free(fs);
-}
-
-static int
-fs_get_store_event_fd(KvcL2Adapter *adapter)
-{
-	return ((FsAdapter *)adapter)->event_fds[FS_STORE];
-}
-
-static int
-fs_get_lookup_and_lock_event_fd(KvcL2Adapter *adapter)
-{
-	return ((FsAdapter *)adapter)->event_fds[FS_LOOKUP];
-}
-
-static int
-fs_get_load_event_fd(KvcL2Adapter *adapter)
-{
-	return ((FsAdapter *)adapter)->event_fds[FS_LOAD];
 }
 
 static KvcL2TaskId
@@ -376,39 +341,13 @@ fs_submit_store_task(KvcL2Adapter *adapter,
 		     const KvcMemoryObj *objects,
 		     size_t n)
 {
-	return fs_task_submit(fs_task_new((FsAdapter *)adapter, FS_STORE, keys, objects, n));
-}
-
-static size_t
-fs_pop_completed_store_tasks(KvcL2Adapter *adapter, KvcL2StoreResult *results, size_t max)
-{
-	return fs_task_pop_stored((FsAdapter *)adapter, results, max);
+	return fs_submit(adapter, KVC_TASK_STORE, keys, objects, n);
 }
 
 static KvcL2TaskId
 fs_submit_lookup_and_lock_task(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n)
 {
-	return fs_task_submit(fs_task_new((FsAdapter *)adapter, FS_LOOKUP, keys, NULL, n));
-}
-
-static int
-fs_query_lookup_and_lock_result(KvcL2Adapter *adapter,
-				KvcL2TaskId task_id,
-				KvcBitmap *found,
-				KvcL2ObjectInfo *info)
-{
-	int result;
-	FsTask *task = fs_task_take((FsAdapter *)adapter, task_id, FS_LOOKUP, &result);
-
-	for (size_t i = 0; task && i < task->n; i++) {
-		if (task->found[i])
-			kvc_bitmap_set(found, i);
-		info[i] = task->info[i]; /* of what was not found: whether it could be asked for */
-		task->info[i].xattrs = NULL;
-	}
-	if (task)
-		fs_task_free(task);
-	return result;
+	return fs_submit(adapter, KVC_TASK_LOOKUP, keys, NULL, n);
 }
 
 static void
@@ -423,21 +362,7 @@ fs_submit_load_task(KvcL2Adapter *adapter,
 		    const KvcMemoryObj *objects,
 		    size_t n)
 {
-	return fs_task_submit(fs_task_new((FsAdapter *)adapter, FS_LOAD, keys, objects, n));
-}
-
-static int
-fs_query_load_result(KvcL2Adapter *adapter, KvcL2TaskId task_id, KvcBitmap *loaded)
-{
-	int result;
-	FsTask *task = fs_task_take((FsAdapter *)adapter, task_id, FS_LOAD, &result);
-
-	for (size_t i = 0; task && i < task->n; i++)
-		if (task->jobs[i].loaded)
-			kvc_bitmap_set(loaded, i);
-	if (task)
-		fs_task_free(task);
-	return result;
+	return fs_submit(adapter, KVC_TASK_LOAD, keys, objects, n);
 }
 
 static int
@@ -500,16 +425,11 @@ static const KvcL2AdapterOps fs_adapter_ops = {
 	.shared_by_default = true,
 	.open = fs_open,
 	.close = fs_close,
-	.get_store_event_fd = fs_get_store_event_fd,
-	.get_lookup_and_lock_event_fd = fs_get_lookup_and_lock_event_fd,
-	.get_load_event_fd = fs_get_load_event_fd,
+	KVC_TASK_BOARD_SLOTS,
 	.submit_store_task = fs_submit_store_task,
-	.pop_completed_store_tasks = fs_pop_completed_store_tasks,
 	.submit_lookup_and_lock_task = fs_submit_lookup_and_lock_task,
-	.query_lookup_and_lock_result = fs_query_lookup_and_lock_result,
 	.submit_unlock = fs_submit_unlock,
 	.submit_load_task = fs_submit_load_task,
-	.query_load_result = fs_query_load_result,
 	.delete_keys = fs_delete_keys_slot,
 	.rename_key = fs_rename_key_slot,
 	.set_attributes = fs_set_attributes_slot,

@@ -10,8 +10,10 @@
  * the ring of KvcIo moves payload. A job goes worker -> ring -> worker.
  */
 
-#include <kvcache/adapter.h>
+#include <kvcache/failures.h>
 #include <kvcache/io.h>
+#include <kvcache/pool.h>
+#include <kvcache/task-board.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
@@ -21,51 +23,6 @@
 #define FS_LOOKUP_THREADS 2
 
 typedef struct FsAdapter FsAdapter;
-
-/* fs-pool.c */
-
-typedef enum {
-	FS_CLASS_FINISH, /* second halves and lookups: never held back */
-	FS_CLASS_LOAD,
-	FS_CLASS_STORE,
-	FS_CLASSES,
-} FsClass;
-
-typedef struct FsWork FsWork;
-struct FsWork {
-	void (*run)(FsWork *work);
-	size_t bytes; /* what it occupies of its class */
-	FsWork *link;
-};
-
-typedef struct FsGate {
-	FsWork *first, **last;
-	size_t bytes, max_bytes; /* of work that entered and has not left */
-	unsigned jobs, max_jobs;
-} FsGate;
-
-typedef struct FsPool {
-	/* Protected by lock */
-	pthread_mutex_t lock;
-	pthread_cond_t wake;
-	FsGate gates[FS_CLASSES];
-	bool stopping;
-
-	/* Immutable after open */
-	pthread_t *threads;
-	unsigned n_threads;
-} FsPool;
-
-/* 0 or -errno. Loads and stores in progress are bounded by these bytes (one is always let in). */
-int fs_pool_init(
-	FsPool *pool, const char *name, unsigned n_threads, size_t load_bytes, size_t store_bytes);
-/* Runs WORK->run on a thread of the pool. Never blocks; any thread. */
-void fs_pool_push(FsPool *pool, FsClass class, FsWork *work);
-/* Work of CLASS that was run is over: others may enter. */
-void fs_pool_leave(FsPool *pool, FsClass class, size_t bytes);
-/* Runs what is queued, then joins the threads. */
-void fs_pool_stop(FsPool *pool);
-void fs_pool_deinit(FsPool *pool);
 
 /* fs-names.c */
 
@@ -189,7 +146,7 @@ void fs_capacity_get_usage(FsCapacity *c, KvcL2Usage *usage);
  * Evicts until there is room for so many bytes, and takes it. 0; -EAGAIN: WORK, the store, is run
  * again when another one has ended; -ENOSPC. Blocks.
  */
-int fs_capacity_reserve(FsCapacity *c, uint64_t bytes, FsWork *work);
+int fs_capacity_reserve(FsCapacity *c, uint64_t bytes, KvcWork *work);
 /* What was reserved is what KEY has now. */
 void fs_capacity_settle(FsCapacity *c, KvcObjectKey *key, uint64_t bytes);
 /* The store that had got room is over; so many BYTES of it were not settled. */
@@ -197,7 +154,7 @@ void fs_capacity_release(FsCapacity *c, uint64_t bytes);
 /* The file system is full: evicts so many bytes. false: it could not. Blocks. */
 bool fs_capacity_free_bytes(FsCapacity *c, uint64_t bytes);
 /* true: WORK, a store, waits until the directory was counted, and is then run again. */
-bool fs_capacity_await_count(FsCapacity *c, FsWork *work);
+bool fs_capacity_await_count(FsCapacity *c, KvcWork *work);
 /* Counts the directory and evicts what is beyond the limit, once. Blocks for long. */
 void fs_capacity_count(FsCapacity *c);
 
@@ -229,13 +186,6 @@ void fs_keys_deinit(FsAdapter *fs);
 
 /* The tasks: fs-task.c (submit, complete, query), fs-store.c, fs-load.c, fs-lookup.c */
 
-typedef enum {
-	FS_STORE,
-	FS_LOOKUP,
-	FS_LOAD,
-	FS_KINDS,
-} FsKind;
-
 typedef struct FsTask FsTask;
 
 /* One object of a store or load task. */
@@ -248,7 +198,7 @@ typedef struct FsJob {
 	uint64_t sequence;
 
 	/* Owned by whoever runs the job */
-	FsWork work;
+	KvcWork work;
 	KvcIoTransfer transfer;
 	char *path, *temp_path;
 	int fd; /* -1: none */
@@ -260,43 +210,25 @@ typedef struct FsJob {
 	size_t reserved;  /* of it: bytes not settled */
 	bool superseded;  /* store: a later one of this key was published first */
 	bool loaded;	  /* load: proven */
-	int64_t result;	  /* bytes moved or -errno */
 	atomic_int parts; /* store: CRC and payload are under way at the same time */
 } FsJob;
 
 struct FsTask {
-	/* Immutable after submit */
-	KvcL2TaskId id;
-	FsKind kind;
+	KvcTask base;
 	FsAdapter *fs;
-	size_t n;
-	KvcObjectKey **keys;
-
 	/* Owned by the pool until done */
-	FsJob *jobs; /* store, load */
-	FsWork work; /* lookup */
-	KvcL2ObjectInfo *info;
-	bool *found;
-
-	atomic_size_t remaining; /* jobs */
-
-	/* Protected by FsAdapter.lock */
-	bool done;
-	int64_t result; /* store: bytes written, or -errno of the first failure */
+	FsJob *jobs;  /* store, load */
+	KvcWork work; /* lookup */
 };
 
-FsTask *fs_task_new(FsAdapter *fs,
-		    FsKind kind,
-		    KvcObjectKey *const *keys,
-		    const KvcMemoryObj *objects,
-		    size_t n);
-KvcL2TaskId fs_task_submit(FsTask *task);
-/* A finished task leaves the table (transfer full); *RESULT is what the query answers. */
-FsTask *fs_task_take(FsAdapter *fs, KvcL2TaskId id, FsKind kind, int *result);
-size_t fs_task_pop_stored(FsAdapter *fs, KvcL2StoreResult *results, size_t max);
-void fs_task_free(FsTask *task);
-/* The task is complete: publishes it. Nobody may touch it afterwards. */
-void fs_task_complete(FsTask *task);
+/* For the board: frees the jobs. */
+void fs_task_clear(KvcTask *task);
+/* Begins a task; its id. OBJECTS is NULL for a lookup. */
+KvcL2TaskId fs_submit(KvcL2Adapter *adapter,
+		      KvcTaskKind kind,
+		      KvcObjectKey *const *keys,
+		      const KvcMemoryObj *objects,
+		      size_t n);
 /* The job is over with RESULT. Nobody may touch it afterwards. */
 void fs_job_end(FsJob *job, int64_t result);
 /* May this job use O_DIRECT on its file now? Sets the file's flags accordingly. */
@@ -316,9 +248,9 @@ bool fs_was_replaced(FsAdapter *fs, const char *path, struct stat *st);
 /* Does PATH say that its bytes have another CRC32C? */
 bool fs_has_other_crc(FsAdapter *fs, const char *path, uint32_t crc);
 
-void fs_store_begin(FsWork *work);
-void fs_load_begin(FsWork *work);
-void fs_lookup_run(FsWork *work);
+void fs_store_begin(KvcWork *work);
+void fs_load_begin(KvcWork *work);
+void fs_lookup_run(KvcWork *work);
 int fs_delete_keys(FsAdapter *fs, KvcObjectKey *const *keys, size_t n, KvcBitmap *deleted);
 /* The file of KEY: its path below base_path (transfer full) and stat, or NULL and *ERRNUM. */
 char *fs_find_file(FsAdapter *fs, const KvcObjectKey *key, struct stat *st, int *errnum);
@@ -420,13 +352,12 @@ void *fs_place_main(void *user);
 /* Sleeps so many seconds; false: the adapter is closing. */
 bool fs_sleep(FsAdapter *fs, int64_t seconds);
 /* As of the last look: it is not. Counted as a failure of KIND. Never blocks. */
-bool fs_place_is_lost(FsAdapter *fs, FsKind kind);
+bool fs_place_is_lost(FsAdapter *fs, KvcTaskKind kind);
 
 /* fs-health.c */
 
 typedef struct FsStats {
 	_Atomic uint64_t stores, loads, skipped, renames, load_misses;
-	_Atomic uint64_t store_errors, lookup_errors, load_errors;
 	_Atomic uint64_t crc_mismatches, size_mismatches, id_mismatches, foreign_files,
 		unsupported_keys;
 	_Atomic uint64_t attribute_errors, evicted, orphans_removed;
@@ -436,10 +367,8 @@ typedef struct FsStats {
  * Something failed with ERRNUM (positive): counted, logged, health is degraded for a while, or
  * failed if nothing works. Listing counts as looking up. May block.
  */
-void fs_note_error(FsAdapter *fs, FsKind kind, const char *what, const char *path, int errnum);
-/* The first of these alone. Never blocks. */
-void fs_count_error(FsAdapter *fs, FsKind kind);
-void fs_note_success(FsAdapter *fs, FsKind kind);
+void fs_note_error(FsAdapter *fs, KvcTaskKind kind, const char *what, const char *path, int errnum);
+void fs_note_success(FsAdapter *fs, KvcTaskKind kind);
 /* A lookup was answered: found, or really not there. May block. */
 void fs_note_answer(FsAdapter *fs);
 /* The file PATH is not what was written under its name: WHY goes on after the name. */
@@ -456,7 +385,7 @@ void fs_usage(FsAdapter *fs, KvcL2Usage *usage);
 void fs_describe(FsAdapter *fs, KvcDescribeFunc func, void *user);
 
 struct FsAdapter {
-	KvcL2Adapter base;
+	KvcBoardAdapter base;
 
 	/* Immutable after open */
 	char *base_path;
@@ -472,30 +401,15 @@ struct FsAdapter {
 	FsCapacity *capacity; /* or NULL */
 	int64_t opened_ns;    /* on the clock of file times */
 	KvcIo *io;
-	FsPool workers;
-	FsPool lookups;
+	KvcPool *workers, *lookups;
+	KvcFailures *failures;
 	pthread_t janitor, watcher;
-	int event_fds[FS_KINDS];
 
 	/* Protected by lock */
 	pthread_mutex_t lock;
-	pthread_cond_t idle;   /* no task is outstanding */
 	pthread_cond_t closed; /* closing is set */
-	KvcL2TaskId last_id;
-	GHashTable *tasks;  /* lookups and loads by id, until queried */
-	GQueue stored;	    /* store tasks that are done, until popped */
-	size_t outstanding; /* tasks not complete */
-	GHashTable *ours;   /* keys that this run stored; NULL when they persist */
-	char *last_error;
-	int64_t last_error_ns;
-	int failing[FS_KINDS]; /* failures since the last success */
-	int failed_in_a_row;   /* of all kinds; a lack of room does not count */
-	int directory_errnum;  /* the directory itself cannot be used (positive), or 0 */
-	int64_t directory_asked_ns;
-	int64_t warned_ns;
-	char *warned_path;
-	unsigned warnings_suppressed;
-	int64_t space_ns; /* when free_bytes was renewed */
+	GHashTable *ours;      /* keys that this run stored; NULL when they persist */
+	int64_t space_ns;      /* when free_bytes was renewed */
 	uint64_t free_bytes;
 	bool space_known;
 	FsWindow *window; /* what the last page of a listing has left, or NULL */
@@ -511,7 +425,9 @@ struct FsAdapter {
 
 	/* Atomic */
 	atomic_bool closing;
-	atomic_bool is_lost; /* base_path is another directory; written under lock */
+	atomic_bool is_lost;	     /* base_path is another directory; written under lock */
+	atomic_int directory_errnum; /* the directory itself cannot be used (positive), or 0 */
+	_Atomic int64_t directory_asked_ns;
 	atomic_bool direct_refused;
 	atomic_bool no_xattrs;
 	atomic_bool has_young_temps; /* that may be orphans: the janitor comes again */

@@ -9,7 +9,6 @@
  */
 
 #include <errno.h>
-#include <unistd.h>
 
 #include <kvcache/registry.h>
 
@@ -88,9 +87,7 @@ static const KvcOptionSpec mock_options[] = {
 static void
 mock_destroy(MockAdapter *mock)
 {
-	for (size_t i = 0; i < MOCK_KINDS; i++)
-		if (mock->event_fds[i] >= 0)
-			close(mock->event_fds[i]);
+	kvc_task_board_free(mock->base.board);
 	mock_tasks_deinit(mock);
 	mock_objects_deinit(mock);
 	g_rand_free(mock->random);
@@ -103,9 +100,8 @@ static KvcL2Adapter *
 mock_open(const KvcOptions *options, GError **error)
 {
 	MockAdapter *mock = g_new0(MockAdapter, 1);
-	int rc = 0;
 
-	mock->base.ops = &mock_adapter_ops;
+	mock->base.l2.ops = &mock_adapter_ops;
 	mock->capacity_bytes = (uint64_t)(kvc_options_get_double(options, "max_size_gb") * GIB);
 	mock->bytes_per_sec = kvc_options_get_double(options, "mock_bandwidth_gb") * 1e9;
 	mock->latency_ns = (int64_t)(kvc_options_get_double(options, "latency_ms") * 1e6);
@@ -119,20 +115,19 @@ mock_open(const KvcOptions *options, GError **error)
 	mock->connection_failure_rate = kvc_options_get_double(options, "connection_failure_rate");
 	mock_tasks_init(mock);
 	mock_objects_init(mock);
-	for (size_t i = 0; i < MOCK_KINDS; i++) {
-		mock->event_fds[i] = kvc_eventfd_new();
-		if (mock->event_fds[i] < 0 && rc == 0)
-			rc = mock->event_fds[i];
+	mock->base.board = kvc_task_board_new(NULL, error);
+	if (!mock->base.board) {
+		mock_destroy(mock);
+		return NULL;
 	}
-	if (rc == 0)
-		rc = -pthread_create(&mock->thread, NULL, mock_main, mock);
-	if (rc < 0) {
-		g_set_error(error, KVC_OPTIONS_ERROR, -rc, "cannot start: %s", g_strerror(-rc));
+	int rc = pthread_create(&mock->thread, NULL, mock_main, mock);
+	if (rc > 0) {
+		g_set_error(error, KVC_OPTIONS_ERROR, rc, "cannot start: %s", g_strerror(rc));
 		mock_destroy(mock);
 		return NULL;
 	}
 	pthread_setname_np(mock->thread, "kvc-mock");
-	return &mock->base;
+	return &mock->base.l2;
 }
 
 static void
@@ -148,86 +143,19 @@ mock_close(KvcL2Adapter *adapter)
 	mock_destroy(mock);
 }
 
-static int
-mock_get_store_event_fd(KvcL2Adapter *adapter)
-{
-	return ((MockAdapter *)adapter)->event_fds[MOCK_STORE];
-}
-
-static int
-mock_get_lookup_and_lock_event_fd(KvcL2Adapter *adapter)
-{
-	return ((MockAdapter *)adapter)->event_fds[MOCK_LOOKUP];
-}
-
-static int
-mock_get_load_event_fd(KvcL2Adapter *adapter)
-{
-	return ((MockAdapter *)adapter)->event_fds[MOCK_LOAD];
-}
-
 static KvcL2TaskId
 mock_submit_store_task(KvcL2Adapter *adapter,
 		       KvcObjectKey *const *keys,
 		       const KvcMemoryObj *objects,
 		       size_t n)
 {
-	return mock_task_submit(adapter, mock_task_new(MOCK_STORE, keys, objects, n));
-}
-
-static size_t
-mock_pop_completed_store_tasks(KvcL2Adapter *adapter, KvcL2StoreResult *results, size_t max)
-{
-	MockAdapter *mock = (MockAdapter *)adapter;
-	size_t n = 0;
-
-	pthread_mutex_lock(&mock->lock);
-	while (n < max && !g_queue_is_empty(&mock->stored)) {
-		MockTask *task = g_queue_pop_head(&mock->stored);
-
-		results[n].task_id = task->id;
-		results[n++].bytes_transferred = task->result;
-		mock_task_free(task);
-	}
-	pthread_mutex_unlock(&mock->lock);
-	return n;
+	return mock_submit(adapter, KVC_TASK_STORE, keys, objects, n);
 }
 
 static KvcL2TaskId
 mock_submit_lookup_and_lock_task(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n)
 {
-	return mock_task_submit(adapter, mock_task_new(MOCK_LOOKUP, keys, NULL, n));
-}
-
-static void
-set_hits(const MockTask *task, KvcBitmap *bitmap)
-{
-	for (size_t i = 0; i < task->n; i++)
-		if (task->hits[i])
-			kvc_bitmap_set(bitmap, i);
-}
-
-static int
-mock_query_lookup_and_lock_result(KvcL2Adapter *adapter,
-				  KvcL2TaskId task_id,
-				  KvcBitmap *found,
-				  KvcL2ObjectInfo *info)
-{
-	int result;
-	MockTask *task = mock_task_take(adapter, task_id, MOCK_LOOKUP, &result);
-
-	if (!task)
-		return result;
-	set_hits(task, found);
-	for (size_t i = 0; i < task->n; i++)
-		if (task->result < 0) {
-			info[i].mtime_ns = KVC_L2_NOT_ASKED;
-		} else if (task->hits[i]) {
-			info[i] = task->info[i];
-			task->info[i].xattrs = NULL;
-		}
-	mock_task_free(task);
-	return result;
+	return mock_submit(adapter, KVC_TASK_LOOKUP, keys, NULL, n);
 }
 
 static void
@@ -253,20 +181,7 @@ mock_submit_load_task(KvcL2Adapter *adapter,
 		      const KvcMemoryObj *objects,
 		      size_t n)
 {
-	return mock_task_submit(adapter, mock_task_new(MOCK_LOAD, keys, objects, n));
-}
-
-static int
-mock_query_load_result(KvcL2Adapter *adapter, KvcL2TaskId task_id, KvcBitmap *loaded)
-{
-	int result;
-	MockTask *task = mock_task_take(adapter, task_id, MOCK_LOAD, &result);
-
-	if (!task)
-		return result;
-	set_hits(task, loaded);
-	mock_task_free(task);
-	return result;
+	return mock_submit(adapter, KVC_TASK_LOAD, keys, objects, n);
 }
 
 static int
@@ -361,15 +276,6 @@ mock_usage(KvcL2Adapter *adapter, KvcL2Usage *usage)
 }
 
 static void
-describe_count(KvcDescribeFunc func, void *user, const char *name, uint64_t count)
-{
-	char text[24];
-
-	g_snprintf(text, sizeof(text), "%" G_GUINT64_FORMAT, count);
-	func(user, name, text);
-}
-
-static void
 mock_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
 {
 	MockAdapter *mock = (MockAdapter *)adapter;
@@ -383,12 +289,12 @@ mock_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user)
 	func(user, "health", "ok");
 	func(user, "io_mode", "memory");
 	func(user, "location", "memory of this process");
-	describe_count(func, user, "stores", stores);
-	describe_count(func, user, "loads", loads);
-	describe_count(func, user, "skipped", skipped);
-	describe_count(func, user, "load_misses", load_misses);
-	describe_count(func, user, "evicted", evicted);
-	describe_count(func, user, "locks", locks);
+	kvc_describe_count(func, user, "stores", stores);
+	kvc_describe_count(func, user, "loads", loads);
+	kvc_describe_count(func, user, "skipped", skipped);
+	kvc_describe_count(func, user, "load_misses", load_misses);
+	kvc_describe_count(func, user, "evicted", evicted);
+	kvc_describe_count(func, user, "locks", locks);
 }
 
 static const KvcL2AdapterOps mock_adapter_ops = {
@@ -399,16 +305,11 @@ static const KvcL2AdapterOps mock_adapter_ops = {
 	.options = mock_options,
 	.open = mock_open,
 	.close = mock_close,
-	.get_store_event_fd = mock_get_store_event_fd,
-	.get_lookup_and_lock_event_fd = mock_get_lookup_and_lock_event_fd,
-	.get_load_event_fd = mock_get_load_event_fd,
+	KVC_TASK_BOARD_SLOTS,
 	.submit_store_task = mock_submit_store_task,
-	.pop_completed_store_tasks = mock_pop_completed_store_tasks,
 	.submit_lookup_and_lock_task = mock_submit_lookup_and_lock_task,
-	.query_lookup_and_lock_result = mock_query_lookup_and_lock_result,
 	.submit_unlock = mock_submit_unlock,
 	.submit_load_task = mock_submit_load_task,
-	.query_load_result = mock_query_load_result,
 	.delete_keys = mock_delete_keys,
 	.rename_key = mock_rename_key,
 	.set_attributes = mock_set_attributes,

@@ -4,30 +4,15 @@
 
 /* Private to the adapter. */
 
-#include <kvcache/adapter.h>
 #include <kvcache/io.h>
+#include <kvcache/task-board.h>
 #include <pthread.h>
 
 #define GIB 1073741824.0
 
-typedef enum {
-	MOCK_STORE,
-	MOCK_LOOKUP,
-	MOCK_LOAD,
-	MOCK_KINDS,
-} MockKind;
-
 typedef struct MockTask {
-	KvcL2TaskId id;
-	MockKind kind;
+	KvcTask base;
 	int64_t due_ns;
-	bool done;
-	size_t n;
-	KvcObjectKey **keys;
-	KvcMemoryObj *objects; /* store, load */
-	KvcL2ObjectInfo *info; /* lookup */
-	bool *hits;	       /* lookup, load */
-	int64_t result;	       /* store; lookup: -errno if it could not ask */
 } MockTask;
 
 /* All that is known of a key. Without data it only carries the count of stores in flight. */
@@ -41,27 +26,23 @@ typedef struct MockRecord {
 } MockRecord;
 
 typedef struct MockAdapter {
-	KvcL2Adapter base;
+	KvcBoardAdapter base;
 
 	/* Immutable after open */
 	uint64_t capacity_bytes;
 	double bytes_per_sec; /* 0: unlimited */
 	int64_t latency_ns;
 	double store_failure_rate, load_failure_rate, connection_failure_rate, jitter_ns;
-	int event_fds[MOCK_KINDS];
 	pthread_t thread;
 
 	/* Protected by lock */
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	bool stopping;
-	KvcL2TaskId last_id;
 	int64_t busy_until_ns;				   /* when the bandwidth is free again */
 	int64_t fail_stores, fail_loads, fail_connections; /* how many are left */
 	GRand *random;
 	GTree *queue;	     /* of pending tasks, by due time and id; does not own them */
-	GHashTable *tasks;   /* lookups and loads by id, until queried */
-	GQueue stored;	     /* store tasks that are done, until popped */
 	GHashTable *records; /* by key */
 	GTree *by_sequence;  /* of records with data; does not own them */
 	uint64_t last_sequence;
@@ -94,12 +75,12 @@ void mock_objects_deinit(MockAdapter *mock);
 
 /* mock-task.c: the queue and its thread */
 
-MockTask *
-mock_task_new(MockKind kind, KvcObjectKey *const *keys, const KvcMemoryObj *objects, size_t n);
-void mock_task_free(MockTask *task);
-KvcL2TaskId mock_task_submit(KvcL2Adapter *adapter, MockTask *task);
-/* A finished task leaves the table (transfer full); *RESULT is what the query answers. */
-MockTask *mock_task_take(KvcL2Adapter *adapter, KvcL2TaskId id, MockKind kind, int *result);
+/* A task that is done when its time has come; its id. OBJECTS is NULL for a lookup. */
+KvcL2TaskId mock_submit(KvcL2Adapter *adapter,
+			KvcTaskKind kind,
+			KvcObjectKey *const *keys,
+			const KvcMemoryObj *objects,
+			size_t n);
 void mock_tasks_init(MockAdapter *mock);
 void mock_tasks_deinit(MockAdapter *mock);
 /* Takes one of the failures that are left, else lets RATE decide; true: what is to be done fails.

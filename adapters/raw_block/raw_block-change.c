@@ -42,7 +42,7 @@ raw_block_end_change(RawBlock *rb)
 {
 	pthread_mutex_lock(&rb->change_lock);
 	rb->changes--;
-	rb->changed_ns = raw_block_now_ns(CLOCK_MONOTONIC);
+	rb->changed_ns = kvc_now_ns();
 	pthread_mutex_unlock(&rb->change_lock);
 }
 
@@ -114,8 +114,10 @@ raw_block_write_tombstone(RawBlock *rb, const RawBlockEntry *entry)
 	uint32_t slot = entry->header.data.slot;
 
 	raw_block_tombstone_encode(&rb->super, slot, raw_block_next_generation(rb), page);
+	int rc = write_page(rb, slot, page);
+	/* Not before: a sync at the same time would not flush it. */
 	atomic_store(&rb->is_unsynced, true);
-	return write_page(rb, slot, page);
+	return rc;
 }
 
 void
@@ -136,7 +138,7 @@ raw_block_bury(RawBlock *rb, const KvcObjectKey *key, RawBlockEntry *entry)
 	int rc = raw_block_write_tombstone(rb, entry);
 
 	if (rc < 0) {
-		raw_block_note_error(rb, RAW_BLOCK_STORE, "write the tombstone of", key, -rc);
+		raw_block_note_error(rb, KVC_TASK_STORE, "write the tombstone of", key, -rc);
 		raw_block_add_zombie(rb, key, entry);
 		return;
 	}

@@ -20,7 +20,6 @@
 #define PIECE_BYTES ((size_t)8 << 20)
 /* Objects that are encoded without letting go of the lock. */
 #define BATCH 1000
-#define SEC_NS INT64_C(1000000000)
 
 typedef int (*MoveFunc)(RawBlock *rb, uint8_t *data, size_t bytes, uint64_t offset);
 
@@ -243,6 +242,8 @@ begin_checkpoint(RawBlock *rb, size_t *bytes, uint64_t *objects)
 	pthread_mutex_unlock(&rb->lock);
 	bool has_room = *bytes <= rb->super.checkpoint_room;
 	rb->is_checkpointing = may_write && has_room;
+	if (may_write && !has_room)
+		rb->changed_ns = kvc_now_ns(); /* after an interval again */
 	pthread_mutex_unlock(&rb->change_lock);
 	if (may_write && !has_room)
 		atomic_fetch_add(&rb->stats.checkpoint_errors, 1);
@@ -254,6 +255,7 @@ end_checkpoint(RawBlock *rb)
 {
 	pthread_mutex_lock(&rb->change_lock);
 	rb->is_checkpointing = false;
+	rb->changed_ns = kvc_now_ns(); /* if it failed, after an interval again */
 	pthread_cond_broadcast(&rb->change_wake);
 	pthread_mutex_unlock(&rb->change_lock);
 }
@@ -269,7 +271,7 @@ raw_block_checkpoint_write(RawBlock *rb)
 	int rc = write_all(rb, bytes, objects);
 	if (rc < 0) {
 		atomic_fetch_add(&rb->stats.checkpoint_errors, 1);
-		raw_block_note_error(rb, RAW_BLOCK_STORE, "write the checkpoint", NULL, -rc);
+		raw_block_note_error(rb, KVC_TASK_STORE, "write the checkpoint", NULL, -rc);
 	} else {
 		atomic_fetch_add(&rb->stats.checkpoints, 1);
 		pthread_mutex_lock(&rb->lock);
@@ -287,7 +289,7 @@ is_quiet(RawBlock *rb)
 {
 	pthread_mutex_lock(&rb->change_lock);
 	bool is_due = rb->checkpoint_ns > 0 && !rb->super.is_clean && rb->changes == 0 &&
-		      raw_block_now_ns(CLOCK_MONOTONIC) - rb->changed_ns >= rb->checkpoint_ns;
+		      kvc_now_ns() - rb->changed_ns >= rb->checkpoint_ns;
 	pthread_mutex_unlock(&rb->change_lock);
 	return is_due;
 }
@@ -296,23 +298,23 @@ is_quiet(RawBlock *rb)
 static void
 sync_tombstones(RawBlock *rb, int64_t *synced_ns)
 {
-	int64_t now = raw_block_now_ns(CLOCK_MONOTONIC);
+	int64_t now = kvc_now_ns();
 
-	if (!atomic_load(&rb->is_unsynced) || now - *synced_ns < SEC_NS)
+	if (!atomic_load(&rb->is_unsynced) || now - *synced_ns < KVC_SEC_NS)
 		return;
 	*synced_ns = now;
 	int rc = raw_block_sync(rb);
 	if (rc < 0)
-		raw_block_note_error(rb, RAW_BLOCK_STORE, "flush deletions", NULL, -rc);
+		raw_block_note_error(rb, KVC_TASK_STORE, "flush deletions", NULL, -rc);
 }
 
 /* false: the adapter closes. */
 static bool
 pause_keeper(RawBlock *rb)
 {
-	int64_t pause = rb->checkpoint_ns > 0 ? MIN(rb->checkpoint_ns, SEC_NS) : SEC_NS;
-	int64_t due = raw_block_now_ns(CLOCK_MONOTONIC) + pause;
-	struct timespec until = {due / SEC_NS, due % SEC_NS};
+	int64_t pause = rb->checkpoint_ns > 0 ? MIN(rb->checkpoint_ns, KVC_SEC_NS) : KVC_SEC_NS;
+	int64_t due = kvc_now_ns() + pause;
+	struct timespec until = {due / KVC_SEC_NS, due % KVC_SEC_NS};
 	int rc = 0;
 
 	pthread_mutex_lock(&rb->lock);

@@ -38,7 +38,7 @@ delete_node(RawBlock *rb, RawBlockNode *node)
 	if (rc == 0 && node->entry)
 		rc = raw_block_write_tombstone(rb, node->entry);
 	if (rc < 0)
-		raw_block_note_error(rb, RAW_BLOCK_STORE, "delete", node->key, -rc);
+		raw_block_note_error(rb, KVC_TASK_STORE, "delete", node->key, -rc);
 	pthread_mutex_lock(&rb->lock);
 	if (rc == 0) {
 		RawBlockEntry *old = raw_block_set_entry_locked(rb, node, NULL);
@@ -178,7 +178,7 @@ raw_block_set_attributes(RawBlock *rb, KvcObjectKey *key, const KvcObjectAttribu
 	int rc = set_attributes(rb, node, attributes);
 	if (rc < 0) {
 		atomic_fetch_add(&rb->stats.attribute_errors, 1);
-		raw_block_note_error(rb, RAW_BLOCK_STORE, "set the attributes of", key, -rc);
+		raw_block_note_error(rb, KVC_TASK_STORE, "set the attributes of", key, -rc);
 	}
 	pthread_mutex_lock(&rb->lock);
 	raw_block_end_node_change_locked(rb, node);
@@ -229,7 +229,10 @@ move_entry(RawBlock *rb, RawBlockNode *from, RawBlockNode *to)
 
 	if (rc < 0)
 		return rc;
-	rc = rewrite(rb, entry, from->key, to->key, &header, entry->xattrs);
+	/* Or an older object comes back under the old key. */
+	rc = raw_block_bury_zombies(rb, from->key);
+	if (rc == 0)
+		rc = rewrite(rb, entry, from->key, to->key, &header, entry->xattrs);
 	if (rc == 0) {
 		pthread_mutex_lock(&rb->lock);
 		raw_block_set_entry_locked(rb, from, NULL);
@@ -267,7 +270,7 @@ raw_block_rename_key(RawBlock *rb, KvcObjectKey *old_key, KvcObjectKey *new_key)
 	if (rc == 0)
 		atomic_fetch_add(&rb->stats.renames, 1);
 	else
-		raw_block_note_error(rb, RAW_BLOCK_STORE, "rename", old_key, -rc);
+		raw_block_note_error(rb, KVC_TASK_STORE, "rename", old_key, -rc);
 	pthread_mutex_lock(&rb->lock);
 	raw_block_end_node_change_locked(rb, from);
 	raw_block_end_node_change_locked(rb, to);

@@ -14,7 +14,7 @@
 #include "raw_block.h"
 
 static RawBlockJob *
-job_of(RawBlockWork *work)
+job_of(KvcWork *work)
 {
 	return (RawBlockJob *)((char *)work - G_STRUCT_OFFSET(RawBlockJob, work));
 }
@@ -32,7 +32,7 @@ load_end(RawBlockJob *job)
 	}
 	atomic_fetch_add(job->loaded ? &stats->loads : &stats->load_misses, 1);
 	if (job->loaded)
-		raw_block_note_success(rb, RAW_BLOCK_LOAD);
+		kvc_failures_clear(rb->failures, KVC_TASK_LOAD, true);
 	raw_block_job_end(job, job->loaded ? (int64_t)job->object.bytes : 0);
 }
 
@@ -46,11 +46,12 @@ note_corrupt(RawBlockJob *job)
 	job->entry->is_corrupt = true;
 	pthread_mutex_unlock(&rb->lock);
 	atomic_fetch_add(&rb->stats.crc_mismatches, 1);
-	raw_block_warn(rb, "\"%s\" does not have the CRC32C it was stored with: a miss", name);
+	kvc_failures_warn(rb->failures, name,
+			  "\"%s\" does not have the CRC32C it was stored with: a miss", name);
 }
 
 static void
-load_finish(RawBlockWork *work)
+load_finish(KvcWork *work)
 {
 	RawBlockJob *job = job_of(work);
 	RawBlock *rb = job->rb;
@@ -59,7 +60,7 @@ load_finish(RawBlockWork *work)
 	if (job->transfer.error || job->transfer.transferred < bytes) {
 		int errnum = job->transfer.error ? -job->transfer.error : EIO;
 
-		raw_block_note_error(rb, RAW_BLOCK_LOAD, "read", job->key, errnum);
+		raw_block_note_error(rb, KVC_TASK_LOAD, "read", job->key, errnum);
 		load_end(job);
 		return;
 	}
@@ -78,7 +79,7 @@ load_transferred(KvcIoTransfer *transfer)
 	RawBlockJob *job = transfer->user;
 
 	job->work.run = load_finish;
-	raw_block_pool_push(&job->rb->workers, RAW_BLOCK_CLASS_FINISH, &job->work);
+	kvc_pool_push(job->rb->workers, KVC_POOL_FINISH, &job->work);
 }
 
 /* Takes a reference to the object, if there is one of this size. */
@@ -99,7 +100,7 @@ find_object(RawBlockJob *job)
 }
 
 void
-raw_block_load_begin(RawBlockWork *work)
+raw_block_load_begin(KvcWork *work)
 {
 	RawBlockJob *job = job_of(work);
 
@@ -128,21 +129,23 @@ lookup_and_lock_locked(RawBlock *rb, const KvcObjectKey *key, KvcL2ObjectInfo *i
 }
 
 void
-raw_block_lookup_run(RawBlockWork *work)
+raw_block_lookup_run(KvcWork *work)
 {
 	RawBlockTask *task = (RawBlockTask *)((char *)work - G_STRUCT_OFFSET(RawBlockTask, work));
 	RawBlock *rb = task->rb;
+	KvcTask *base = &task->base;
 	bool is_ready = raw_block_await_ready(rb);
 
 	pthread_mutex_lock(&rb->lock);
-	for (size_t i = 0; i < task->n; i++) {
+	for (size_t i = 0; i < base->n; i++) {
 		if (is_ready)
-			task->found[i] = lookup_and_lock_locked(rb, task->keys[i], &task->info[i]);
+			base->hits[i] = lookup_and_lock_locked(rb, base->keys[i], &base->info[i]);
 		else
-			task->info[i].mtime_ns = KVC_L2_NOT_ASKED;
+			base->info[i].mtime_ns = KVC_L2_NOT_ASKED;
 	}
 	pthread_mutex_unlock(&rb->lock);
 	if (is_ready)
-		raw_block_note_success(rb, RAW_BLOCK_LOOKUP);
-	raw_block_task_complete(task);
+		/* It asked no device, so that proves nothing about that. */
+		kvc_failures_clear(rb->failures, KVC_TASK_LOOKUP, false);
+	kvc_task_end_part(base, 0);
 }

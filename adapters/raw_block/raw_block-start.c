@@ -6,7 +6,8 @@
  * of two for one key, or for one slot, the newer is kept. The older one was replaced by it, and its
  * tombstone was not written before a kill: it is written now.
  *
- * A slot whose header cannot be read is not used: it may hold an object that is there next time.
+ * A slot whose header cannot be read is not used: it may hold an object that is there next time. It
+ * may as well belong to an object that begins before it.
  */
 
 #define G_LOG_DOMAIN "kvcache"
@@ -29,6 +30,7 @@ typedef struct Candidate {
 typedef struct Scan {
 	RawBlock *rb;
 	GArray *candidates;
+	GArray *unreadable; /* of uint32_t: slots */
 	KvcKeyScope *scope;
 	uint64_t last_generation;
 } Scan;
@@ -113,11 +115,9 @@ look_at_each(Scan *scan, uint32_t first, uint32_t n, uint8_t *pages)
 			look_at(scan, slot, pages);
 			continue;
 		}
-		raw_block_note_error(rb, RAW_BLOCK_LOOKUP, "read a header", NULL, -rc);
+		raw_block_note_error(rb, KVC_TASK_LOOKUP, "read a header", NULL, -rc);
 		atomic_fetch_add(&rb->stats.damaged_headers, 1);
-		pthread_mutex_lock(&rb->lock);
-		raw_block_space_claim(&rb->space, (RawBlockRun){slot, 1});
-		pthread_mutex_unlock(&rb->lock);
+		g_array_append_val(scan->unreadable, slot);
 	}
 }
 
@@ -206,22 +206,42 @@ fill_index(Scan *scan)
 		raw_block_end_change(rb);
 }
 
+/* Those that are no part of an object. */
+static void
+claim_unreadable(Scan *scan)
+{
+	RawBlock *rb = scan->rb;
+
+	pthread_mutex_lock(&rb->lock);
+	for (guint i = 0; i < scan->unreadable->len; i++) {
+		uint32_t slot = g_array_index(scan->unreadable, uint32_t, i);
+
+		raw_block_space_claim(&rb->space, (RawBlockRun){slot, 1});
+	}
+	pthread_mutex_unlock(&rb->lock);
+}
+
 static void
 rebuild(RawBlock *rb)
 {
-	Scan scan = {.rb = rb, .candidates = g_array_new(FALSE, FALSE, sizeof(Candidate))};
-	int64_t begin = raw_block_now_ns(CLOCK_MONOTONIC);
+	Scan scan = {
+		.rb = rb,
+		.candidates = g_array_new(FALSE, FALSE, sizeof(Candidate)),
+		.unreadable = g_array_new(FALSE, FALSE, sizeof(uint32_t)),
+	};
+	int64_t begin = kvc_now_ns();
 
 	g_array_set_clear_func(scan.candidates, candidate_clear);
 	read_headers(&scan);
 	atomic_store(&rb->last_generation, scan.last_generation);
 	fill_index(&scan);
+	claim_unreadable(&scan);
 	g_message("raw_block %s: %" PRIu64 " objects found in %u headers in %" PRId64 " ms",
-		  rb->path, rb->objects, rb->space.n_slots,
-		  (raw_block_now_ns(CLOCK_MONOTONIC) - begin) / 1000000);
+		  rb->path, rb->objects, rb->space.n_slots, (kvc_now_ns() - begin) / 1000000);
 	if (scan.scope)
 		kvc_key_scope_unref(scan.scope);
 	g_array_unref(scan.candidates);
+	g_array_unref(scan.unreadable);
 }
 
 void

@@ -13,7 +13,7 @@
 #include "raw_block.h"
 
 static RawBlockJob *
-job_of(RawBlockWork *work)
+job_of(KvcWork *work)
 {
 	return (RawBlockJob *)((char *)work - G_STRUCT_OFFSET(RawBlockJob, work));
 }
@@ -39,14 +39,14 @@ store_fail(RawBlockJob *job, const char *what, int errnum)
 	if (errnum == ENAMETOOLONG)
 		atomic_fetch_add(&job->rb->stats.unsupported_keys, 1);
 	if (errnum != ECANCELED)
-		raw_block_note_error(job->rb, RAW_BLOCK_STORE, what, job->key, errnum);
+		raw_block_note_error(job->rb, KVC_TASK_STORE, what, job->key, errnum);
 	raw_block_job_end(job, -errnum);
 }
 
 static void
 store_end(RawBlockJob *job)
 {
-	raw_block_note_success(job->rb, RAW_BLOCK_STORE);
+	kvc_failures_clear(job->rb->failures, KVC_TASK_STORE, true);
 	raw_block_job_end(job, (int64_t)job->object.bytes);
 }
 
@@ -81,7 +81,10 @@ set_crc(RawBlockJob *job)
 	job->has_crc = true;
 }
 
-/* The same before the payload is written. Waits for a deletion that began before the store. */
+/*
+ * The same before the payload is written. Waits for a deletion or a rename that began before the
+ * store: what is there now may be gone then.
+ */
 static bool
 is_stored(RawBlockJob *job)
 {
@@ -90,7 +93,7 @@ is_stored(RawBlockJob *job)
 
 	pthread_mutex_lock(&rb->lock);
 	RawBlockNode *node = raw_block_find_locked(rb, job->key);
-	while (node->is_deleting)
+	while (node->is_deleting || node->is_renaming)
 		pthread_cond_wait(&rb->wake, &rb->lock);
 	bool found = is_stored_locked(job, node);
 	if (found)
@@ -120,7 +123,7 @@ make_header(const RawBlockJob *job)
 		header.gid = attributes->gid;
 	}
 	if (header.mtime_ns == 0)
-		header.mtime_ns = raw_block_now_ns(CLOCK_REALTIME);
+		header.mtime_ns = kvc_wall_ns();
 	return header;
 }
 
@@ -218,7 +221,7 @@ store_commit(RawBlockJob *job)
 
 /* The payload is written, and the CRC is known. */
 static void
-store_finish(RawBlockWork *work)
+store_finish(KvcWork *work)
 {
 	RawBlockJob *job = job_of(work);
 
@@ -245,7 +248,7 @@ store_transferred(KvcIoTransfer *transfer)
 	if (!is_last_part(job))
 		return;
 	job->work.run = store_finish;
-	raw_block_pool_push(&job->rb->workers, RAW_BLOCK_CLASS_FINISH, &job->work);
+	kvc_pool_push(job->rb->workers, KVC_POOL_FINISH, &job->work);
 }
 
 static bool
@@ -261,7 +264,7 @@ take_slots(RawBlockJob *job)
 }
 
 void
-raw_block_store_begin(RawBlockWork *work)
+raw_block_store_begin(KvcWork *work)
 {
 	RawBlockJob *job = job_of(work);
 

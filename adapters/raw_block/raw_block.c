@@ -70,7 +70,7 @@ adapter_new(const KvcOptions *options)
 	RawBlock *rb = g_new0(RawBlock, 1);
 	pthread_condattr_t monotonic;
 
-	rb->base.ops = &raw_block_adapter_ops;
+	rb->base.l2.ops = &raw_block_adapter_ops;
 	rb->path = g_strdup(kvc_options_get_string(options, "device_path"));
 	rb->verify = kvc_options_get_bool(options, "verify_checksum");
 	rb->persist = kvc_options_get_bool(options, "persist_enabled");
@@ -78,23 +78,16 @@ adapter_new(const KvcOptions *options)
 	rb->checkpoint_ns =
 		(int64_t)(kvc_options_get_double(options, "meta_checkpoint_interval_sec") * 1e9);
 	rb->fd = rb->lock_fd = -1;
-	for (size_t i = 0; i < RAW_BLOCK_KINDS; i++)
-		rb->event_fds[i] = -1;
+	rb->failures = kvc_failures_new("raw_block", rb->path);
 
 	pthread_condattr_init(&monotonic);
 	pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
 	pthread_cond_init(&rb->keeper_wake, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	pthread_cond_init(&rb->wake, NULL);
-	pthread_cond_init(&rb->idle, NULL);
 	pthread_cond_init(&rb->change_wake, NULL);
-	pthread_mutex_init(&rb->tasks_lock, NULL);
 	pthread_mutex_init(&rb->change_lock, NULL);
 	pthread_mutex_init(&rb->lock, NULL);
-	pthread_mutex_init(&rb->health_lock, NULL);
-	rb->tasks = g_hash_table_new_full(g_int64_hash, g_int64_equal, NULL,
-					  (GDestroyNotify)raw_block_task_free);
-	g_queue_init(&rb->stored);
 	raw_block_index_init(rb);
 	return rb;
 }
@@ -102,22 +95,15 @@ adapter_new(const KvcOptions *options)
 static void
 adapter_free(RawBlock *rb)
 {
-	for (size_t i = 0; i < RAW_BLOCK_KINDS; i++)
-		if (rb->event_fds[i] >= 0)
-			close(rb->event_fds[i]);
-	g_queue_clear_full(&rb->stored, (GDestroyNotify)raw_block_task_free);
-	g_hash_table_unref(rb->tasks);
+	kvc_task_board_free(rb->base.board);
 	raw_block_index_deinit(rb);
-	pthread_mutex_destroy(&rb->health_lock);
 	pthread_mutex_destroy(&rb->lock);
 	pthread_mutex_destroy(&rb->change_lock);
-	pthread_mutex_destroy(&rb->tasks_lock);
 	pthread_cond_destroy(&rb->change_wake);
-	pthread_cond_destroy(&rb->idle);
 	pthread_cond_destroy(&rb->keeper_wake);
 	pthread_cond_destroy(&rb->wake);
 	raw_block_device_close(rb);
-	g_free(rb->last_error);
+	kvc_failures_free(rb->failures);
 	g_free(rb->path);
 	g_free(rb);
 }
@@ -136,24 +122,24 @@ start_threads(RawBlock *rb, const KvcOptions *options, GError **error)
 {
 	size_t depth = kvc_options_get_size(options, "io_depth_bytes");
 	unsigned workers = (unsigned)kvc_options_get_int(options, "workers");
+	KvcPoolLimit stores = {.max_bytes = depth / 2}; /* of the ring */
 
-	for (size_t i = 0; i < RAW_BLOCK_KINDS; i++) {
-		rb->event_fds[i] = kvc_eventfd_new();
-		if (rb->event_fds[i] < 0)
-			return fail(error, -rb->event_fds[i], "make an event fd for", rb->path);
-	}
+	rb->base.board = kvc_task_board_new(raw_block_task_clear, error);
+	if (!rb->base.board)
+		return false;
 	rb->io = kvc_io_new_for_file("kvc-raw-ring", depth, rb->fd, error);
 	if (!rb->io)
 		return false;
-	/* Stores may fill half of the ring. */
-	int rc = raw_block_pool_init(&rb->workers, "kvc-raw-work", workers, depth / 2);
-	if (rc == 0)
-		rc = raw_block_pool_init(&rb->lookups, "kvc-raw-lookup", 1, 0);
+	rb->workers = kvc_pool_new("kvc-raw-work", workers, NULL, &stores, error);
+	rb->lookups = rb->workers ? kvc_pool_new("kvc-raw-lookup", 1, NULL, NULL, error) : NULL;
+	if (!rb->lookups)
+		return false;
 	/* The last one: it ends when the adapter is closed only. */
-	if (rc == 0)
-		rc = -pthread_create(&rb->keeper, NULL, raw_block_keeper_main, rb);
-	if (rc < 0)
-		return fail(error, -rc, "start the threads for", rb->path);
+	int rc = pthread_create(&rb->keeper, NULL, raw_block_keeper_main, rb);
+	if (rc > 0) {
+		rb->keeper = 0;
+		return fail(error, rc, "start the keeper of", rb->path);
+	}
 	pthread_setname_np(rb->keeper, "kvc-raw-keeper");
 	return true;
 }
@@ -164,15 +150,11 @@ stop_threads(RawBlock *rb)
 {
 	if (rb->keeper)
 		pthread_join(rb->keeper, NULL);
-	if (rb->workers.threads)
-		raw_block_pool_stop(&rb->workers);
-	if (rb->lookups.threads)
-		raw_block_pool_stop(&rb->lookups);
+	kvc_pool_stop(rb->workers);
+	kvc_pool_stop(rb->lookups);
 	kvc_io_free(rb->io);
-	if (rb->workers.threads)
-		raw_block_pool_deinit(&rb->workers);
-	if (rb->lookups.threads)
-		raw_block_pool_deinit(&rb->lookups);
+	kvc_pool_free(rb->workers);
+	kvc_pool_free(rb->lookups);
 }
 
 static KvcL2Adapter *
@@ -190,7 +172,7 @@ raw_block_open(const KvcOptions *options, GError **error)
 		adapter_free(rb);
 		return NULL;
 	}
-	return &rb->base;
+	return &rb->base.l2;
 }
 
 static void
@@ -203,10 +185,7 @@ raw_block_close(KvcL2Adapter *adapter)
 	pthread_cond_broadcast(&rb->wake);
 	pthread_cond_signal(&rb->keeper_wake);
 	pthread_mutex_unlock(&rb->lock);
-	pthread_mutex_lock(&rb->tasks_lock);
-	while (rb->outstanding > 0)
-		pthread_cond_wait(&rb->idle, &rb->tasks_lock);
-	pthread_mutex_unlock(&rb->tasks_lock);
+	kvc_task_board_await_idle(rb->base.board);
 	stop_threads(rb);
 	raw_block_remove_stored(rb);
 	if (rb->zombies->len > 0 && raw_block_begin_change(rb) == 0) {
@@ -217,66 +196,19 @@ raw_block_close(KvcL2Adapter *adapter)
 	adapter_free(rb);
 }
 
-static int
-raw_block_get_store_event_fd(KvcL2Adapter *adapter)
-{
-	return ((RawBlock *)adapter)->event_fds[RAW_BLOCK_STORE];
-}
-
-static int
-raw_block_get_lookup_and_lock_event_fd(KvcL2Adapter *adapter)
-{
-	return ((RawBlock *)adapter)->event_fds[RAW_BLOCK_LOOKUP];
-}
-
-static int
-raw_block_get_load_event_fd(KvcL2Adapter *adapter)
-{
-	return ((RawBlock *)adapter)->event_fds[RAW_BLOCK_LOAD];
-}
-
 static KvcL2TaskId
 raw_block_submit_store_task(KvcL2Adapter *adapter,
 			    KvcObjectKey *const *keys,
 			    const KvcMemoryObj *objects,
 			    size_t n)
 {
-	return raw_block_task_submit(
-		raw_block_task_new((RawBlock *)adapter, RAW_BLOCK_STORE, keys, objects, n));
-}
-
-static size_t
-raw_block_pop_completed_store_tasks(KvcL2Adapter *adapter, KvcL2StoreResult *results, size_t max)
-{
-	return raw_block_task_pop_stored((RawBlock *)adapter, results, max);
+	return raw_block_submit(adapter, KVC_TASK_STORE, keys, objects, n);
 }
 
 static KvcL2TaskId
 raw_block_submit_lookup_and_lock_task(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n)
 {
-	return raw_block_task_submit(
-		raw_block_task_new((RawBlock *)adapter, RAW_BLOCK_LOOKUP, keys, NULL, n));
-}
-
-static int
-raw_block_query_lookup_and_lock_result(KvcL2Adapter *adapter,
-				       KvcL2TaskId task_id,
-				       KvcBitmap *found,
-				       KvcL2ObjectInfo *info)
-{
-	int result;
-	RawBlockTask *task =
-		raw_block_task_take((RawBlock *)adapter, task_id, RAW_BLOCK_LOOKUP, &result);
-
-	for (size_t i = 0; task && i < task->n; i++) {
-		if (task->found[i])
-			kvc_bitmap_set(found, i);
-		info[i] = task->info[i]; /* of what was not found: whether it could be asked for */
-		task->info[i].xattrs = NULL;
-	}
-	if (task)
-		raw_block_task_free(task);
-	return result;
+	return raw_block_submit(adapter, KVC_TASK_LOOKUP, keys, NULL, n);
 }
 
 static void
@@ -302,23 +234,7 @@ raw_block_submit_load_task(KvcL2Adapter *adapter,
 			   const KvcMemoryObj *objects,
 			   size_t n)
 {
-	return raw_block_task_submit(
-		raw_block_task_new((RawBlock *)adapter, RAW_BLOCK_LOAD, keys, objects, n));
-}
-
-static int
-raw_block_query_load_result(KvcL2Adapter *adapter, KvcL2TaskId task_id, KvcBitmap *loaded)
-{
-	int result;
-	RawBlockTask *task =
-		raw_block_task_take((RawBlock *)adapter, task_id, RAW_BLOCK_LOAD, &result);
-
-	for (size_t i = 0; task && i < task->n; i++)
-		if (task->jobs[i].loaded)
-			kvc_bitmap_set(loaded, i);
-	if (task)
-		raw_block_task_free(task);
-	return result;
+	return raw_block_submit(adapter, KVC_TASK_LOAD, keys, objects, n);
 }
 
 static int
@@ -375,16 +291,11 @@ static const KvcL2AdapterOps raw_block_adapter_ops = {
 	.options = raw_block_options,
 	.open = raw_block_open,
 	.close = raw_block_close,
-	.get_store_event_fd = raw_block_get_store_event_fd,
-	.get_lookup_and_lock_event_fd = raw_block_get_lookup_and_lock_event_fd,
-	.get_load_event_fd = raw_block_get_load_event_fd,
+	KVC_TASK_BOARD_SLOTS,
 	.submit_store_task = raw_block_submit_store_task,
-	.pop_completed_store_tasks = raw_block_pop_completed_store_tasks,
 	.submit_lookup_and_lock_task = raw_block_submit_lookup_and_lock_task,
-	.query_lookup_and_lock_result = raw_block_query_lookup_and_lock_result,
 	.submit_unlock = raw_block_submit_unlock,
 	.submit_load_task = raw_block_submit_load_task,
-	.query_load_result = raw_block_query_load_result,
 	.delete_keys = raw_block_delete_keys_slot,
 	.rename_key = raw_block_rename_key_slot,
 	.set_attributes = raw_block_set_attributes_slot,

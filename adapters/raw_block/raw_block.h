@@ -10,59 +10,20 @@
  * KvcIo moves payload; a job goes worker -> ring -> worker. The keeper reads the index at first and
  * writes it when nothing changes any more.
  *
- * Locks: change_lock before lock; pool locks and health_lock inside of either. None is held over
+ * Locks: change_lock before lock; those of the engine's parts inside of either. None is held over
  * I/O, but change_lock over the two superblocks that say that the checkpoint is not all any more.
  */
 
-#include <kvcache/adapter.h>
+#include <kvcache/failures.h>
 #include <kvcache/io.h>
+#include <kvcache/pool.h>
+#include <kvcache/task-board.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
 #include "raw_block-format.h"
 
 typedef struct RawBlock RawBlock;
-
-/* ---- raw_block-pool.c ---------------------------------------------------------------------- */
-
-typedef enum {
-	RAW_BLOCK_CLASS_FINISH, /* second halves, loads and lookups: never held back */
-	RAW_BLOCK_CLASS_STORE,
-	RAW_BLOCK_CLASSES,
-} RawBlockClass;
-
-typedef struct RawBlockWork RawBlockWork;
-struct RawBlockWork {
-	void (*run)(RawBlockWork *work);
-	size_t bytes; /* what it occupies of its class */
-	RawBlockWork *link;
-};
-
-typedef struct RawBlockPool {
-	/* Protected by lock */
-	pthread_mutex_t lock;
-	pthread_cond_t wake;
-	RawBlockWork *first[RAW_BLOCK_CLASSES], **last[RAW_BLOCK_CLASSES];
-	size_t store_bytes; /* of stores that entered and have not left */
-	unsigned stores;
-	bool stopping;
-
-	/* Immutable after open */
-	size_t store_bytes_max;
-	pthread_t *threads;
-	unsigned n_threads;
-} RawBlockPool;
-
-/* 0 or -errno. Stores in progress are bounded by these bytes (one is always let in). */
-int
-raw_block_pool_init(RawBlockPool *pool, const char *name, unsigned n_threads, size_t store_bytes);
-/* Runs WORK->run on a thread of the pool. Never blocks; any thread. */
-void raw_block_pool_push(RawBlockPool *pool, RawBlockClass class, RawBlockWork *work);
-/* A store that was run is over: others may enter. */
-void raw_block_pool_leave(RawBlockPool *pool, size_t bytes);
-/* Runs what is queued, then joins the threads. */
-void raw_block_pool_stop(RawBlockPool *pool);
-void raw_block_pool_deinit(RawBlockPool *pool);
 
 /* ---- raw_block-space.c: which slots are free ----------------------------------------------- */
 
@@ -214,13 +175,6 @@ bool raw_block_await_ready(RawBlock *rb);
 
 /* ---- The tasks: raw_block-task.c, raw_block-store.c, raw_block-load.c, raw_block-keys.c ---- */
 
-typedef enum {
-	RAW_BLOCK_STORE,
-	RAW_BLOCK_LOOKUP,
-	RAW_BLOCK_LOAD,
-	RAW_BLOCK_KINDS,
-} RawBlockKind;
-
 typedef struct RawBlockTask RawBlockTask;
 
 /* One object of a store or load task. */
@@ -233,7 +187,7 @@ typedef struct RawBlockJob {
 	uint64_t sequence;
 
 	/* Owned by whoever runs the job */
-	RawBlockWork work;
+	KvcWork work;
 	KvcIoTransfer transfer;
 	void *bounce;	 /* instead of memory that O_DIRECT does not take; NULL: none */
 	RawBlockRun run; /* store: taken, not in the index yet */
@@ -242,54 +196,39 @@ typedef struct RawBlockJob {
 	RawBlockEntry *entry; /* load: a reference */
 	RawBlockHeader header;
 	bool loaded;	  /* load: proven */
-	int64_t result;	  /* bytes moved or -errno */
 	atomic_int parts; /* store: CRC and payload are under way at the same time */
 } RawBlockJob;
 
 struct RawBlockTask {
-	/* Immutable after submit */
-	KvcL2TaskId id;
-	RawBlockKind kind;
+	KvcTask base;
 	RawBlock *rb;
-	size_t n;
-	KvcObjectKey **keys;
-
 	/* Owned by the pool until done */
 	RawBlockJob *jobs; /* store, load */
-	RawBlockWork work; /* lookup */
-	KvcL2ObjectInfo *info;
-	bool *found;
-
-	atomic_size_t remaining; /* jobs */
-
-	/* Protected by tasks_lock */
-	bool done;
-	int64_t result; /* store: bytes written, or -errno of the first failure */
+	KvcWork work;	   /* lookup */
 };
 
-RawBlockTask *raw_block_task_new(RawBlock *rb,
-				 RawBlockKind kind,
-				 KvcObjectKey *const *keys,
-				 const KvcMemoryObj *objects,
-				 size_t n);
-KvcL2TaskId raw_block_task_submit(RawBlockTask *task);
-/* A finished task leaves the table (transfer full); *RESULT is what the query answers. */
-RawBlockTask *raw_block_task_take(RawBlock *rb, KvcL2TaskId id, RawBlockKind kind, int *result);
-size_t raw_block_task_pop_stored(RawBlock *rb, KvcL2StoreResult *results, size_t max);
-void raw_block_task_free(RawBlockTask *task);
-/* The task is complete: publishes it. Nobody may touch it afterwards. */
-void raw_block_task_complete(RawBlockTask *task);
+/* For the board: frees the jobs. */
+void raw_block_task_clear(KvcTask *task);
+/* Begins a task; its id. OBJECTS is NULL for a lookup. */
+KvcL2TaskId raw_block_submit(KvcL2Adapter *adapter,
+			     KvcTaskKind kind,
+			     KvcObjectKey *const *keys,
+			     const KvcMemoryObj *objects,
+			     size_t n);
 /* The job is over with RESULT. Nobody may touch it afterwards. */
 void raw_block_job_end(RawBlockJob *job, int64_t result);
-/* Starts the transfer of the payload from or to the slots of RUN; DONE is called on the ring. */
+/*
+ * Starts the transfer of the payload from or to the slots of RUN; DONE is called on the ring, or at
+ * once if there is no memory for it.
+ */
 void raw_block_job_transfer(RawBlockJob *job,
 			    RawBlockRun run,
 			    bool is_write,
 			    void (*done)(KvcIoTransfer *transfer));
 
-void raw_block_store_begin(RawBlockWork *work);
-void raw_block_load_begin(RawBlockWork *work);
-void raw_block_lookup_run(RawBlockWork *work);
+void raw_block_store_begin(KvcWork *work);
+void raw_block_load_begin(KvcWork *work);
+void raw_block_lookup_run(KvcWork *work);
 
 /* See KvcL2AdapterOps for these. */
 int raw_block_delete_keys(RawBlock *rb, KvcObjectKey *const *keys, size_t n, KvcBitmap *deleted);
@@ -305,26 +244,18 @@ void raw_block_remove_stored(RawBlock *rb);
 
 typedef struct RawBlockStats {
 	_Atomic uint64_t stores, loads, skipped, renames, load_misses;
-	_Atomic uint64_t store_errors, lookup_errors, load_errors;
 	_Atomic uint64_t crc_mismatches, damaged_headers, unsupported_keys, attribute_errors;
 	_Atomic uint64_t checkpoints, checkpoint_errors;
 } RawBlockStats;
 
-/*
- * Something about KEY (NULL: about the whole store) failed with ERRNUM (positive): counted, logged,
- * health is degraded for a while, or failed if nothing works.
- */
+/* As kvc_failures_note(); KEY may be NULL: about the whole store. */
 void raw_block_note_error(
-	RawBlock *rb, RawBlockKind kind, const char *what, const KvcObjectKey *key, int errnum);
-void raw_block_note_success(RawBlock *rb, RawBlockKind kind);
-/* At most one such line a second; the rest is counted. */
-void raw_block_warn(RawBlock *rb, const char *format, ...) G_GNUC_PRINTF(2, 3);
+	RawBlock *rb, KvcTaskKind kind, const char *what, const KvcObjectKey *key, int errnum);
 void raw_block_usage(RawBlock *rb, KvcL2Usage *usage);
 void raw_block_describe(RawBlock *rb, KvcDescribeFunc func, void *user);
-int64_t raw_block_now_ns(clockid_t clock);
 
 struct RawBlock {
-	KvcL2Adapter base;
+	KvcBoardAdapter base;
 
 	/* Immutable after open */
 	char *path;
@@ -333,17 +264,9 @@ struct RawBlock {
 	bool is_direct, verify, persist, use_checkpoint;
 	int64_t checkpoint_ns; /* after so long without a change; 0: only at the end */
 	KvcIo *io;
-	RawBlockPool workers, lookups;
+	KvcPool *workers, *lookups;
+	KvcFailures *failures;
 	pthread_t keeper;
-	int event_fds[RAW_BLOCK_KINDS];
-
-	/* Protected by tasks_lock */
-	pthread_mutex_t tasks_lock;
-	pthread_cond_t idle; /* no task is outstanding */
-	KvcL2TaskId last_id;
-	GHashTable *tasks;  /* lookups and loads by id, until queried */
-	GQueue stored;	    /* store tasks that are done, until popped */
-	size_t outstanding; /* tasks not complete */
 
 	/* Protected by change_lock */
 	pthread_mutex_t change_lock;
@@ -351,7 +274,7 @@ struct RawBlock {
 	RawBlockSuper super;	    /* sequence and checkpoint; the rest is immutable after open */
 	unsigned changes;	    /* between begin and end */
 	bool is_checkpointing;
-	int64_t changed_ns; /* monotonic: the last change ended */
+	int64_t changed_ns; /* monotonic: the last change or checkpoint ended */
 
 	/* Protected by lock */
 	pthread_mutex_t lock;
@@ -366,15 +289,6 @@ struct RawBlock {
 	uint64_t objects, bytes_used;
 	uint64_t checkpoint_need; /* bytes of all entries in a checkpoint */
 	bool is_loaded_by_checkpoint;
-
-	/* Protected by health_lock */
-	pthread_mutex_t health_lock;
-	char *last_error;
-	int64_t last_error_ns;
-	int failing[RAW_BLOCK_KINDS]; /* failures since the last success */
-	int failed_in_a_row;	      /* of all kinds; a lack of room does not count */
-	int64_t warned_ns;
-	unsigned warnings_suppressed;
 
 	/* Atomic */
 	atomic_bool closing;

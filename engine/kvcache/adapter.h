@@ -229,6 +229,8 @@ struct KvcL2AdapterOps {
 	void (*describe)(KvcL2Adapter *adapter, KvcDescribeFunc func, void *user);
 };
 
+/* FUNC with the number COUNT; for describe. Any thread. */
+void kvc_describe_count(KvcDescribeFunc func, void *user, const char *name, uint64_t count);
 /* The table of options that every adapter takes; static. */
 const KvcOptionSpec *kvc_l2_adapter_get_common_options(void);
 

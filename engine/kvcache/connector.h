@@ -15,12 +15,13 @@
 
 #include "kvcache/adapter.h"
 #include "kvcache/decls.h"
+#include "kvcache/task-board.h"
 
 #include <stdint.h>
 
 KVC_BEGIN_DECLS
 
-/* The adapter; begins with the KvcL2Adapter. */
+/* The adapter; begins with a KvcBoardAdapter. */
 typedef struct KvcConnector KvcConnector;
 
 /* One object of a batch. What is not said to be set is only read by the store. */
@@ -115,31 +116,20 @@ typedef struct KvcConnectorConfig {
  */
 KvcL2Adapter *kvc_connector_new(const KvcConnectorConfig *config, GError **error);
 
-/* The slots of KvcL2AdapterOps; see there. */
+/* The slots of KvcL2AdapterOps that the task board does not fill; see there. */
 void kvc_connector_close(KvcL2Adapter *adapter);
-int kvc_connector_get_store_event_fd(KvcL2Adapter *adapter);
-int kvc_connector_get_lookup_and_lock_event_fd(KvcL2Adapter *adapter);
-int kvc_connector_get_load_event_fd(KvcL2Adapter *adapter);
 KvcL2TaskId kvc_connector_submit_store_task(KvcL2Adapter *adapter,
 					    KvcObjectKey *const *keys,
 					    const KvcMemoryObj *objects,
 					    size_t n);
-size_t kvc_connector_pop_completed_store_tasks(KvcL2Adapter *adapter,
-					       KvcL2StoreResult *results,
-					       size_t max);
 KvcL2TaskId kvc_connector_submit_lookup_and_lock_task(KvcL2Adapter *adapter,
 						      KvcObjectKey *const *keys,
 						      size_t n);
-int kvc_connector_query_lookup_and_lock_result(KvcL2Adapter *adapter,
-					       KvcL2TaskId task_id,
-					       KvcBitmap *found,
-					       KvcL2ObjectInfo *info);
 void kvc_connector_submit_unlock(KvcL2Adapter *adapter, KvcObjectKey *const *keys, size_t n);
 KvcL2TaskId kvc_connector_submit_load_task(KvcL2Adapter *adapter,
 					   KvcObjectKey *const *keys,
 					   const KvcMemoryObj *objects,
 					   size_t n);
-int kvc_connector_query_load_result(KvcL2Adapter *adapter, KvcL2TaskId task_id, KvcBitmap *loaded);
 int kvc_connector_delete_keys(KvcL2Adapter *adapter,
 			      KvcObjectKey *const *keys,
 			      size_t n,
@@ -165,17 +155,13 @@ void kvc_connector_describe(KvcL2Adapter *adapter, KvcDescribeFunc func, void *u
 
 /* In the initialiser of a KvcL2AdapterOps: every slot that any connector has, but open. */
 #define KVC_CONNECTOR_SLOTS                                                                        \
-	.close = kvc_connector_close, .get_store_event_fd = kvc_connector_get_store_event_fd,      \
-	.get_lookup_and_lock_event_fd = kvc_connector_get_lookup_and_lock_event_fd,                \
-	.get_load_event_fd = kvc_connector_get_load_event_fd,                                      \
-	.submit_store_task = kvc_connector_submit_store_task,                                      \
-	.pop_completed_store_tasks = kvc_connector_pop_completed_store_tasks,                      \
-	.submit_lookup_and_lock_task = kvc_connector_submit_lookup_and_lock_task,                  \
-	.query_lookup_and_lock_result = kvc_connector_query_lookup_and_lock_result,                \
-	.submit_unlock = kvc_connector_submit_unlock,                                              \
-	.submit_load_task = kvc_connector_submit_load_task,                                        \
-	.query_load_result = kvc_connector_query_load_result,                                      \
-	.delete_keys = kvc_connector_delete_keys, .describe = kvc_connector_describe
+	KVC_TASK_BOARD_SLOTS,                                                                      \
+		.close = kvc_connector_close,                                                      \
+		.submit_store_task = kvc_connector_submit_store_task,                              \
+		.submit_lookup_and_lock_task = kvc_connector_submit_lookup_and_lock_task,          \
+		.submit_unlock = kvc_connector_submit_unlock,                                      \
+		.submit_load_task = kvc_connector_submit_load_task,                                \
+		.delete_keys = kvc_connector_delete_keys, .describe = kvc_connector_describe
 
 KVC_END_DECLS
 

@@ -14,14 +14,17 @@
 #include "kvcache/connector.h"
 #include "kvcache/crc.h"
 #include "kvcache/decls.h"
+#include "kvcache/failures.h"
 #include "kvcache/io.h"
 #include "kvcache/key-codec.h"
 #include "kvcache/object-key.h"
 #include "kvcache/options.h"
 #include "kvcache/policy.h"
+#include "kvcache/pool.h"
 #include "kvcache/record-log.h"
 #include "kvcache/registry.h"
 #include "kvcache/storage-manager.h"
+#include "kvcache/task-board.h"
 
 KVC_BEGIN_DECLS
 
@@ -33,7 +36,7 @@ KVC_BEGIN_DECLS
  * MAJOR 0 is before the first release: there each MINOR may change anything.
  * The interfaces of modules have numbers of their own: KVC_L2_ADAPTER_API and KVC_POLICY_API.
  */
-#define KVC_API_VERSION 3
+#define KVC_API_VERSION 4
 
 /*
  * KVC_API_VERSION of the library that is running. Not less than the one that the program was

@@ -69,11 +69,11 @@ adapter_options=$(help_part "L2 adapters" | awk '
 	/^      / { print adapter " " $1 }')
 # available LINES: without those of an adapter that not every build has.
 available() {
-	if grep -q "^resp " <<<"$adapter_options"; then
-		printf '%s\n' "$1"
-	else
-		sed '/^resp /d' <<<"$1"
-	fi
+	local adapter lines=$1
+	for adapter in resp s3; do
+		grep -q "^$adapter " <<<"$adapter_options" || lines=$(sed "/^$adapter /d" <<<"$lines")
+	done
+	printf '%s\n' "$lines"
 }
 same "options of adapters" "$adapter_options" "$(available "$(section "$commands" "L2 ADAPTERS" | terms)")"
 
@@ -88,7 +88,10 @@ same "policies" "$policies" "$(section "$commands" POLICIES | terms)"
 declare -A specs=([fs]="type=fs,base_path=$L2/fs,breaker_cooldown_s=0.1,breaker_max_s=0.2" [mock]="type=mock,max_size_gb=1"
 	[fault_inject]='type=fault_inject,inner=type=mock\,max_size_gb=1'
 	[raw_block]="type=raw_block,device_path=$L2/raw,capacity_bytes=300K,slot_bytes=4K"
-	[resp]="type=resp,unix_socket=$WORK/no-socket,breaker_cooldown_s=0.1,breaker_max_s=0.2")
+	[resp]="type=resp,unix_socket=$WORK/no-socket,breaker_cooldown_s=0.1,breaker_max_s=0.2"
+	[s3]="type=s3,s3_endpoint=http://127.0.0.1:1,s3_bucket=none,credentials_file=$WORK/keys,breaker_cooldown_s=0.1,breaker_max_s=0.2")
+printf '[default]\naws_access_key_id = A\naws_secret_access_key = B\n' >"$WORK/keys"
+chmod 600 "$WORK/keys"
 declare -a mounted=() arguments=()
 while read -r adapter; do
 	[[ -n ${specs[$adapter]:-} ]] || fail "no specification for the adapter $adapter in this test"
