@@ -89,7 +89,7 @@ fs_digest_read_key(FsAdapter *fs, const char *name, int *errnum)
 	key = kvc_object_key_deserialize(text);
 	if (!key)
 		return NULL;
-	path = fs_path_format(key);
+	path = fs_path_format(fs, key);
 	return strcmp(path, name) ? NULL : g_steal_pointer(&key);
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The directories below plain/ and prefix/. They come with the first file in them and go with the
- * last one, so that a name can be a file now and a directory later. Nobody holds them: whoever
- * needs one may see it go between two calls, and makes it again.
+ * The directories of files. Those below plain/ and prefix/ come with the first file in them and go
+ * with the last one, so that a name can be a file now and a directory later. Nobody holds them:
+ * whoever needs one may see it go between two calls, and makes it again.
  */
 
 #include <errno.h>
@@ -33,11 +33,36 @@ fs_prune_parents(FsAdapter *fs, const char *path)
 {
 	g_autofree char *copy = g_strdup(path);
 
+	/* The others stay: LMCache does not make its own again. */
+	if (!g_str_has_prefix(path, FS_PLAIN_DIR "/") && !g_str_has_prefix(path, FS_PREFIX_DIR "/"))
+		return;
 	for (char *slash = strrchr(copy, '/'); slash; slash = strrchr(copy, '/')) {
 		*slash = '\0';
 		if (!strchr(copy, '/') || unlinkat(fs->base_fd, copy, AT_REMOVEDIR) < 0)
 			return;
 	}
+}
+
+int
+fs_sync_parents(FsAdapter *fs, const char *path)
+{
+	const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+	g_autofree char *copy = g_strdup(path);
+	int rc = 0;
+
+	if (!fs->fsync)
+		return 0;
+	for (char *slash = strrchr(copy, '/'); slash; slash = strrchr(copy, '/')) {
+		*slash = '\0';
+		int fd = openat(fs->base_fd, copy, flags);
+		if (fd < 0 && errno != ENOENT && errno != ENOTDIR)
+			return -errno;
+		if (fd >= 0 && fsync(fd) < 0)
+			rc = -errno;
+		if (fd >= 0)
+			close(fd);
+	}
+	return fsync(fs->base_fd) < 0 ? -errno : rc;
 }
 
 /* Makes room for a file where there are only directories that a crash left; false: it cannot. */

@@ -133,6 +133,7 @@ fs_usage(FsAdapter *fs, KvcL2Usage *usage)
 	pthread_mutex_lock(&fs->lock);
 	usage->capacity_bytes = fs->space_known ? usage->bytes_used + fs->free_bytes : 0;
 	pthread_mutex_unlock(&fs->lock);
+	fs_capacity_get_usage(fs->capacity, usage);
 }
 
 static const char *
@@ -162,6 +163,8 @@ describe_stats(FsAdapter *fs, KvcDescribeFunc func, void *user)
 		{"foreign_files", &stats->foreign_files},
 		{"unsupported_keys", &stats->unsupported_keys},
 		{"attribute_errors", &stats->attribute_errors},
+		{"evicted", &stats->evicted},
+		{"orphans_removed", &stats->orphans_removed},
 	};
 
 	for (size_t i = 0; i < G_N_ELEMENTS(lines); i++)

@@ -4,7 +4,10 @@
  * Temporary files and empty directories that a crash left: removed in the background at open. A
  * file is left over when it is older than this adapter, its process is gone, and nobody holds the
  * lock that every writer takes on it. The lock is what counts where the pid means nothing: in a
- * container that is always pid 1, or with another container on the same directory.
+ * container that is always pid 1, or with another container on the same directory. Where neither
+ * means anything (other hosts, on a file system that does not share locks) orphan_age_s helps: who
+ * writes a file renews its time. Those that are too young at the start are looked at once more when
+ * they no longer are.
  */
 
 #include <dirent.h>
@@ -36,19 +39,38 @@ is_older(FsAdapter *fs, int dir_fd, const char *name, mode_t type)
 	       (st.st_mode & S_IFMT) == type && fs_mtime_ns(&st) < fs->opened_ns;
 }
 
+/* Is it old enough to be nobody's? */
+static bool
+is_aged(FsAdapter *fs, int dir_fd, const char *name)
+{
+	struct stat st;
+
+	if (fs->orphan_age_s == 0)
+		return true;
+	if (fstatat(dir_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+		return false;
+	int64_t age_us = g_get_real_time() - fs_mtime_ns(&st) / 1000;
+	if (age_us >= fs->orphan_age_s * G_USEC_PER_SEC)
+		return true;
+	atomic_store(&fs->has_young_temps, true);
+	return false;
+}
+
 static void
 remove_if_left_over(FsAdapter *fs, int dir_fd, const char *name)
 {
 	int pid;
 
 	if (!fs_temp_name_parse(name, &pid) || !is_process_gone(pid) ||
-	    !is_older(fs, dir_fd, name, S_IFREG))
+	    !is_older(fs, dir_fd, name, S_IFREG) || !is_aged(fs, dir_fd, name))
 		return;
 	int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)
 		return;
-	if (flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(dir_fd, name, 0) == 0)
+	if (flock(fd, LOCK_EX | LOCK_NB) == 0 && unlinkat(dir_fd, name, 0) == 0) {
+		atomic_fetch_add(&fs->stats.orphans_removed, 1);
 		g_debug("fs: removed the left-over temporary file %s", name);
+	}
 	close(fd);
 }
 
@@ -93,14 +115,52 @@ fs_clean_directory(FsAdapter *fs, const char *path)
 	clean_directory(fs, openat(fs->base_fd, path, flags), LEVELS_MAX);
 }
 
+/* The files in the directory PATH alone. */
+static void
+clean_files(FsAdapter *fs, const char *path)
+{
+	clean_directory(fs, openat(fs->base_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0);
+}
+
+/* Their directories stay: LMCache does not make its own again. */
+static void
+clean_shards(FsAdapter *fs)
+{
+	const unsigned n = atomic_load(&fs->has_shards) ? 65536 : 0;
+	char path[8];
+
+	for (unsigned i = 0; i < n && !atomic_load(&fs->closing); i++) {
+		if (i % 256 == 0) {
+			g_snprintf(path, sizeof(path), "%02x", i / 256);
+			if (faccessat(fs->base_fd, path, F_OK, 0) < 0) {
+				i += 255;
+				continue;
+			}
+		}
+		g_snprintf(path, sizeof(path), "%02x/%02x", i / 256, i % 256);
+		clean_files(fs, path);
+	}
+}
+
+static void
+clean_all(FsAdapter *fs)
+{
+	clean_files(fs, ".");
+	if (fs->temp_dir)
+		clean_files(fs, fs->temp_dir);
+	clean_shards(fs);
+	fs_clean_directory(fs, FS_PREFIX_DIR);
+	fs_clean_directory(fs, FS_PLAIN_DIR);
+}
+
 void *
 fs_janitor_main(void *user)
 {
 	FsAdapter *fs = user;
-	const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
-	clean_directory(fs, openat(fs->base_fd, ".", flags), 0);
-	fs_clean_directory(fs, FS_PREFIX_DIR);
-	fs_clean_directory(fs, FS_PLAIN_DIR);
+	fs_capacity_count(fs->capacity);
+	clean_all(fs);
+	if (atomic_load(&fs->has_young_temps) && fs_sleep(fs, fs->orphan_age_s + 1))
+		clean_all(fs);
 	return NULL;
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Listing, one page at a time: first the flat directory, then the trees below prefix/ and plain/.
+ * Listing, one page at a time: first the flat directory, then those of shard_dirs, then the
+ * trees below prefix/ and plain/.
  *
  * The cursor is the place plus what this pass has counted so far:
  *
  *	d:<counts>:<offset>	in the flat directory: d_off of the last entry seen, which the file
  *				system takes back in a later open (as NFS servers rely on)
- *	p:<counts>:<path>	below prefix/, which is walked in sorted order: the last path seen
+ *	s:<counts>:<path>	in shards, which are walked in sorted order: the last path seen
+ *	p:<counts>:<path>	below prefix/, the same
  *	f:<counts>:<path>	below plain/, the same
  *
  * so a page costs what is in it. Of a tree the names that come next in a directory are kept from
@@ -27,17 +29,21 @@
 
 #include "fs.h"
 
+/* As stores that cannot be asked for changes at all. */
+#define SHARDS_RELIST_S 30
+
 typedef enum {
 	LIST_FLAT,
+	LIST_SHARDS,
 	LIST_PREFIX,
 	LIST_PLAIN,
 	LIST_PLACES,
 } ListPlace;
 
 /* In a cursor. */
-static const char place_letters[] = "dpf";
+static const char place_letters[] = "dspf";
 /* The root of the tree. */
-static const char *const place_dirs[LIST_PLACES] = {NULL, FS_PREFIX_DIR, FS_PLAIN_DIR};
+static const char *const place_dirs[LIST_PLACES] = {NULL, ".", FS_PREFIX_DIR, FS_PLAIN_DIR};
 
 typedef struct ListPass {
 	FsAdapter *fs;
@@ -135,17 +141,18 @@ add_entry(ListPass *pass, KvcObjectKey *key, const char *path, struct stat *st)
 /* The directory below BASE that has the files of SCOPE which are not in the flat directory
  * (transfer full). */
 static char *
-scope_dir(const KvcKeyScope *scope)
+scope_dir(FsAdapter *fs, const KvcKeyScope *scope)
 {
 	KvcSpace space = scope->is_plain ? KVC_SPACE_PLAIN : KVC_SPACE_PREFIX;
 	g_autoptr(KvcObjectKey) key = kvc_object_key_new((KvcKeyScope *)scope, space, "x", 1, NULL);
-	g_autofree char *path = key ? fs_path_format(key) : NULL;
+	g_autofree char *path = key ? fs_path_format(fs, key) : NULL;
 
 	/* Of a scope whose files are all in the flat directory, under digests. */
 	return path && strchr(path, '/') ? g_path_get_dirname(path) : NULL;
 }
 
-/* May the flat file NAME be of the scope that the pass is about? Without a look at the file. */
+/* May the file NAME, in base_path or a shard, be of the scope that the pass is about? Without a
+ * look at the file. */
 static bool
 may_be_listed(const ListPass *pass, const char *name)
 {
@@ -153,18 +160,25 @@ may_be_listed(const ListPass *pass, const char *name)
 		return true;
 	if (pass->scope->is_plain)
 		return false;
-	g_autoptr(KvcObjectKey) key = fs_path_parse(name);
+	g_autoptr(KvcObjectKey) key = fs_path_parse(pass->fs, name);
 	return key && key->scope == pass->scope;
 }
 
-/* Not under the name that we would use, and that one exists too: the same key would come twice. */
+/* Is there a file of KEY that is looked at before this PATH? The same key would come twice. */
 static bool
-is_duplicate(FsAdapter *fs, const KvcObjectKey *key, const char *name)
+is_duplicate(FsAdapter *fs, const KvcObjectKey *key, const char *path)
 {
+	char *other = fs_path_format(fs, key);
+	bool is_there = false;
 	struct stat st;
-	g_autofree char *path = fs_path_format(key);
 
-	return strcmp(path, name) && fstatat(fs->base_fd, path, &st, AT_SYMLINK_NOFOLLOW) == 0;
+	for (unsigned i = 0; other && !is_there && strcmp(other, path); i++) {
+		is_there = fstatat(fs->base_fd, other, &st, AT_SYMLINK_NOFOLLOW) == 0;
+		g_free(other);
+		other = fs_path_format_other(fs, key, i);
+	}
+	g_free(other);
+	return is_there;
 }
 
 static void
@@ -175,6 +189,8 @@ add_flat_file(ListPass *pass, const struct dirent *entry)
 	struct stat st;
 	int pid, errnum = 0;
 
+	if (entry->d_type == DT_DIR && fs_is_shard_name(name))
+		atomic_store(&pass->fs->has_shards, true);
 	if (entry->d_type == DT_DIR || fs_temp_name_parse(name, &pid) || !may_be_listed(pass, name))
 		return;
 	if (fstatat(pass->fs->base_fd, name, &st, AT_SYMLINK_NOFOLLOW) < 0) {
@@ -185,7 +201,7 @@ add_flat_file(ListPass *pass, const struct dirent *entry)
 		return;
 	if (S_ISREG(st.st_mode))
 		key = fs_is_digest_name(name) ? fs_digest_read_key(pass->fs, name, &errnum)
-					      : fs_path_parse(name);
+					      : fs_path_parse(pass->fs, name);
 	if (errnum)
 		note_unreadable(pass, name, errnum);
 	else if (!key)
@@ -234,9 +250,11 @@ add_tree_file(ListPass *pass, const char *path, struct stat *st)
 
 	if (fs_temp_name_parse(strrchr(path, '/') + 1, &pid))
 		return;
-	key = S_ISREG(st->st_mode) ? fs_path_parse(path) : NULL;
+	key = S_ISREG(st->st_mode) ? fs_path_parse(pass->fs, path) : NULL;
 	if (!key)
 		pass->foreign++;
+	else if (pass->place == LIST_SHARDS && is_duplicate(pass->fs, key, path))
+		kvc_object_key_unref(key);
 	else
 		add_entry(pass, key, path, st);
 }
@@ -256,6 +274,26 @@ stat_in_tree(ListPass *pass, const char *path, struct stat *st)
 
 static void walk_tree(ListPass *pass, const char *dir, const char *after);
 
+/* Are files looked for in the directory PATH of a tree? */
+static bool
+is_walked(const ListPass *pass, const char *path)
+{
+	const char *slash = strchr(path, '/');
+
+	/* Of shard_dirs the first ones are walked by list_shards(). */
+	if (pass->place == LIST_SHARDS)
+		return slash && fs_is_shard_name(slash + 1);
+	return !pass->scope;
+}
+
+/* Without a look at the file: is it one of the pass's scope, or a directory? */
+static bool
+is_seen(const ListPass *pass, const char *path)
+{
+	return pass->place != LIST_SHARDS || strlen(path) == strlen("ab/cd") ||
+	       may_be_listed(pass, path);
+}
+
 /*
  * NAME in the directory DIR of a tree. REST: what of the position is below it, NULL: nothing is.
  */
@@ -266,14 +304,14 @@ walk_name(ListPass *pass, const char *dir, const char *name, const char *rest)
 	g_autofree char *file = g_strdup_printf("%s/%s", place_dirs[pass->place], path);
 	struct stat st;
 
-	if (!stat_in_tree(pass, file, &st))
+	if (!is_seen(pass, path) || !stat_in_tree(pass, file, &st))
 		return;
 	if (S_ISDIR(st.st_mode)) {
-		if (!pass->scope)
+		if (is_walked(pass, path))
 			walk_tree(pass, path, rest);
 		return;
 	}
-	add_tree_file(pass, file, &st);
+	add_tree_file(pass, pass->place == LIST_SHARDS ? path : file, &st);
 	g_free(pass->path);
 	pass->path = g_steal_pointer(&path);
 }
@@ -335,7 +373,7 @@ walk_tree(ListPass *pass, const char *dir, const char *after)
 static void
 list_scope_dir(ListPass *pass, const char *after)
 {
-	g_autofree char *dir = scope_dir(pass->scope);
+	g_autofree char *dir = scope_dir(pass->fs, pass->scope);
 	const char *root = place_dirs[pass->place];
 	size_t len = strlen(root);
 
@@ -346,17 +384,41 @@ list_scope_dir(ListPass *pass, const char *after)
 	walk_tree(pass, below, after ? after + skip : NULL);
 }
 
+/* The directories of shard_dirs behind AFTER, a path below base_path; NULL: all. */
+static void
+list_shards(ListPass *pass, const char *after)
+{
+	const size_t len = strlen("ab");
+
+	if (!atomic_load(&pass->fs->has_shards) || (pass->scope && pass->scope->is_plain))
+		return;
+	for (unsigned i = 0; i < 256 && pass->n < pass->max; i++) {
+		char name[4];
+		struct stat st;
+
+		g_snprintf(name, sizeof(name), "%02x", i);
+		int order = after ? strncmp(name, after, len) : 1;
+		if (order >= 0 && fstatat(pass->fs->base_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    S_ISDIR(st.st_mode))
+			walk_tree(pass, name, order == 0 ? after + len + 1 : NULL);
+	}
+}
+
 /* Goes on in the tree where the pass stands. */
 static void
 list_tree(ListPass *pass)
 {
 	g_autofree char *after = g_steal_pointer(&pass->path);
 
+	const char *behind = after && *after ? after : NULL;
+
 	pass->path = g_strdup(after ? after : "");
-	if (pass->scope)
-		list_scope_dir(pass, after && *after ? after : NULL);
+	if (pass->place == LIST_SHARDS)
+		list_shards(pass, behind);
+	else if (pass->scope)
+		list_scope_dir(pass, behind);
 	else
-		walk_tree(pass, "", after && *after ? after : NULL);
+		walk_tree(pass, "", behind);
 }
 
 /* Goes on where the pass stands, until the page is full or all was seen; 0 or -errno. */
@@ -443,10 +505,21 @@ note_changes(FsAdapter *fs, const char *path, uint64_t *stamp, int64_t *changed_
 	return 0;
 }
 
+/* Up to 65536 directories are not asked: they have changed every so often. */
+static void
+note_period(uint64_t *stamp, int64_t *changed_ns)
+{
+	const int64_t period_ns = SHARDS_RELIST_S * KVC_SEC_NS;
+	int64_t period = g_get_real_time() * 1000 / period_ns;
+
+	*stamp = *stamp * 31 + (uint64_t)period;
+	*changed_ns = MAX(*changed_ns, period * period_ns);
+}
+
 int
 fs_get_changes(FsAdapter *fs, const KvcKeyScope *scope, uint64_t *stamp, int64_t *changed_ns)
 {
-	g_autofree char *dir = scope_dir(scope);
+	g_autofree char *dir = scope_dir(fs, scope);
 	int rc = fs_place_is_lost(fs, KVC_TASK_LOOKUP) ? -FS_LOST : 0;
 
 	*stamp = 0;
@@ -457,5 +530,7 @@ fs_get_changes(FsAdapter *fs, const KvcKeyScope *scope, uint64_t *stamp, int64_t
 		rc = note_changes(fs, ".", stamp, changed_ns);
 	if (rc == 0 && dir)
 		rc = note_changes(fs, dir, stamp, changed_ns);
+	if (rc == 0 && !scope->is_plain && atomic_load(&fs->has_shards))
+		note_period(stamp, changed_ns);
 	return rc;
 }

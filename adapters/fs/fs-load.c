@@ -31,8 +31,10 @@ load_end(FsJob *job)
 	FsStats *stats = &job->fs->stats;
 
 	atomic_fetch_add(job->loaded ? &stats->loads : &stats->load_misses, 1);
-	if (job->loaded)
+	if (job->loaded) {
 		fs_note_success(job->fs, KVC_TASK_LOAD);
+		fs_capacity_touch(job->fs->capacity, job->key);
+	}
 	fs_job_end(job, job->loaded ? (int64_t)job->object.bytes : 0);
 }
 
@@ -80,13 +82,13 @@ open_object(FsJob *job)
 	int base_fd = job->fs->base_fd;
 
 	job->fd = openat(base_fd, job->path, flags);
-	if (job->fd < 0 && errno == ENOENT) {
-		char *legacy = fs_path_format_legacy(job->key, job->path);
+	for (unsigned i = 0; job->fd < 0 && errno == ENOENT; i++) {
+		char *other = fs_path_format_other(job->fs, job->key, i);
 
-		if (!legacy)
+		if (!other)
 			return ENOENT;
 		g_free(job->path);
-		job->path = legacy;
+		job->path = other;
 		job->fd = openat(base_fd, job->path, flags);
 	}
 	if (job->fd < 0)
@@ -225,7 +227,7 @@ fs_load_begin(KvcWork *work)
 		load_end(job);
 		return;
 	}
-	job->path = fs_path_format(job->key);
+	job->path = fs_path_format(job->fs, job->key);
 	errnum = open_object(job);
 	if (is_absent(errnum) || (errnum == 0 && !S_ISREG(job->st.st_mode))) {
 		load_end(job);

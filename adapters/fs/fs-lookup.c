@@ -25,20 +25,17 @@ fs_mtime_ns(const struct stat *st)
 char *
 fs_find_file(FsAdapter *fs, const KvcObjectKey *key, struct stat *st, int *errnum)
 {
-	g_autofree char *path = fs_path_format(key);
+	g_autofree char *path = fs_path_format(fs, key);
 
 	*errnum = fstatat(fs->base_fd, path, st, AT_SYMLINK_NOFOLLOW) < 0 ? errno : 0;
-	if (*errnum == ENOENT) {
-		char *legacy = fs_path_format_legacy(key, path);
+	for (unsigned i = 0; *errnum == ENOENT; i++) {
+		char *other = fs_path_format_other(fs, key, i);
 
-		if (legacy) {
-			g_free(path);
-			path = legacy;
-			if (fstatat(fs->base_fd, path, st, AT_SYMLINK_NOFOLLOW) == 0)
-				*errnum = 0;
-			else
-				*errnum = errno;
-		}
+		if (!other)
+			break;
+		g_free(path);
+		path = other;
+		*errnum = fstatat(fs->base_fd, path, st, AT_SYMLINK_NOFOLLOW) < 0 ? errno : 0;
 	}
 	if (*errnum == 0)
 		*errnum = fs_digest_check(fs, key, path, -1);
@@ -117,7 +114,7 @@ fs_is_object(FsAdapter *fs, const KvcObjectKey *key, const char *path, struct st
 static void
 note_failure(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info, int errnum)
 {
-	g_autofree char *path = fs_path_format(key);
+	g_autofree char *path = fs_path_format(fs, key);
 
 	info->mtime_ns = KVC_L2_NOT_ASKED;
 	fs_note_error(fs, KVC_TASK_LOOKUP, "look for", path, errnum);
@@ -125,7 +122,7 @@ note_failure(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info, int 
 
 /* The lock is taken before the look: a file that was seen is not deleted any more. */
 static bool
-lookup_and_lock(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info)
+lookup_and_lock(FsAdapter *fs, KvcObjectKey *key, KvcL2ObjectInfo *info)
 {
 	struct stat st;
 	int errnum;
@@ -141,11 +138,14 @@ lookup_and_lock(FsAdapter *fs, const KvcObjectKey *key, KvcL2ObjectInfo *info)
 		fs_note_answer(fs);
 	else
 		note_failure(fs, key, info, errnum);
+	if (!path && fs_is_gone(errnum))
+		fs_capacity_forget(fs->capacity, key);
 	if (!path || !S_ISREG(st.st_mode) || fs_keys_is_corrupt(fs, key, &st) ||
 	    !fs_attr_read(fs, key, path, &st, info)) {
 		fs_keys_unlock(fs, key);
 		return false;
 	}
+	fs_capacity_note(fs->capacity, key, info->bytes);
 	return true;
 }
 
@@ -162,7 +162,7 @@ fs_lookup_run(KvcWork *work)
 }
 
 int
-fs_remove_files(FsAdapter *fs, const KvcObjectKey *key)
+fs_remove_files(FsAdapter *fs, KvcObjectKey *key)
 {
 	int errnum = 0;
 
@@ -170,8 +170,11 @@ fs_remove_files(FsAdapter *fs, const KvcObjectKey *key)
 		struct stat st;
 		g_autofree char *path = fs_find_file(fs, key, &st, &errnum);
 
-		if (!path)
+		if (!path) {
+			if (fs_is_gone(errnum))
+				fs_capacity_forget(fs->capacity, key);
 			return fs_is_gone(errnum) ? 0 : errnum;
+		}
 		/* The name is that of a directory now, with newer files; the other spaces have
 		 * none. */
 		if (S_ISDIR(st.st_mode) && key->space == KVC_SPACE_PLAIN)
@@ -185,6 +188,35 @@ fs_remove_files(FsAdapter *fs, const KvcObjectKey *key)
 		atomic_fetch_sub(&fs->objects, 1);
 		fs_prune_parents(fs, path);
 	}
+}
+
+/*
+ * With fsync: what DELETED says is so on the disk too, or it says so no longer. Also of what was
+ * gone already: the call that removed it may have failed to sync. 0 or -errno.
+ */
+static int
+sync_deleted(FsAdapter *fs, KvcObjectKey *const *keys, size_t n, KvcBitmap *deleted)
+{
+	g_autofree char *last = NULL;
+	int rc = 0, result = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		if (!kvc_bitmap_test(deleted, i))
+			continue;
+		g_autofree char *path = fs_path_format(fs, keys[i]);
+		g_autofree char *dir = g_path_get_dirname(path);
+		if (g_strcmp0(dir, last)) /* else as for the one before */
+			rc = fs_sync_parents(fs, path);
+		g_free(last);
+		last = g_steal_pointer(&dir);
+		if (rc == 0)
+			continue;
+		kvc_bitmap_clear(deleted, i);
+		if (result == 0)
+			fs_note_error(fs, KVC_TASK_STORE, "sync the deletion of", path, -rc);
+		result = rc;
+	}
+	return result;
 }
 
 int
@@ -206,6 +238,7 @@ fs_delete_keys(FsAdapter *fs, KvcObjectKey *const *keys, size_t n, KvcBitmap *de
 			result = -errnum;
 		}
 	}
+	int rc = fs->fsync ? sync_deleted(fs, keys, n, deleted) : 0;
 	fs_note_space(fs);
-	return result;
+	return result ? result : rc;
 }

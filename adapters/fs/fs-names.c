@@ -3,7 +3,8 @@
 /*
  * Keys and the paths of their files, relative to base_path:
  *
- *	space 0	the file name of LMCache (key-codec.h), directly in base_path
+ *	space 0	the file name of LMCache (key-codec.h, fs-nixl.c), directly in base_path or, with
+ *		shard_dirs, below the first digits of the hash: ab/cd/<name>
  *	space 1	plain/<directory>/<name>, as in the mount, any bytes
  *	space 2	prefix/<model path>/<rank component>/<name>, as in the mount
  *		(both as kvc_store_name_format() has them behind its start)
@@ -48,6 +49,23 @@ is_plain_path(const char *path)
 	return true;
 }
 
+/* Of a chunk: the name alone, or NULL. */
+static char *
+format_name(const FsAdapter *fs, const KvcObjectKey *key)
+{
+	return fs->layout == FS_LAYOUT_NIXL_DYNAMIC ? fs_nixl_name_format(key)
+						    : kvc_lmcache_file_name_format(key, NULL);
+}
+
+/* Of a chunk with this NAME. */
+static char *
+format_sharded(const KvcObjectKey *key, const char *name)
+{
+	g_autofree char *hash = kvc_object_key_hash_hex(key);
+
+	return g_strdup_printf("%.2s/%.2s/%s", hash, hash + 2, name);
+}
+
 /* Of a key that is no chunk; NULL when the mount has no such file. */
 static char *
 format_path(const KvcObjectKey *key)
@@ -77,27 +95,58 @@ is_fit(const char *path)
 }
 
 char *
-fs_path_format(const KvcObjectKey *key)
+fs_path_format(const FsAdapter *fs, const KvcObjectKey *key)
 {
-	g_autofree char *path = NULL;
+	bool is_chunk = key->space == KVC_SPACE_CHUNK;
+	g_autofree char *path = is_chunk ? format_name(fs, key) : format_path(key);
 
-	if (key->space == KVC_SPACE_CHUNK)
-		path = kvc_lmcache_file_name_format(key, NULL);
-	else
-		path = format_path(key);
-	return path && is_fit(path) ? g_steal_pointer(&path) : fs_digest_name_format(key);
+	if (!path || !is_fit(path))
+		return fs_digest_name_format(key);
+	return is_chunk && fs->shard_dirs ? format_sharded(key, path) : g_steal_pointer(&path);
+}
+
+/* The name that older versions of LMCache gave a chunk with this NAME, or NULL. */
+static char *
+format_legacy(const FsAdapter *fs, const KvcObjectKey *key, const char *name)
+{
+	const char *at = strchr(name, '@');
+	size_t rank_len = strlen("@0x01000100");
+
+	if (fs->layout != FS_LAYOUT_LMCACHE || key->scope->object_group_id || !at)
+		return NULL;
+	/* Without its "@0" for the group. */
+	return g_strdup_printf("%.*s%s", (int)(at - name + rank_len), name, at + rank_len + 2);
 }
 
 char *
-fs_path_format_legacy(const KvcObjectKey *key, const char *path)
+fs_path_format_other(const FsAdapter *fs, const KvcObjectKey *key, unsigned i)
 {
-	const char *at = strchr(path, '@');
-	size_t rank_len = strlen("@0x01000100");
+	g_autofree char *name = key->space == KVC_SPACE_CHUNK ? format_name(fs, key) : NULL;
 
-	if (key->space != KVC_SPACE_CHUNK || key->scope->object_group_id || !at)
+	if (!name || !is_fit(name))
 		return NULL;
-	/* Without its "@0" for the group. */
-	return g_strdup_printf("%.*s%s", (int)(at - path + rank_len), path, at + rank_len + 2);
+	if (fs->shard_dirs && i-- == 0)
+		return g_steal_pointer(&name);
+	/* Also when there were none at the start: somebody else may have made them since. */
+	if (!fs->shard_dirs && i-- == 0)
+		return format_sharded(key, name);
+	return i == 0 ? format_legacy(fs, key, name) : NULL;
+}
+
+bool
+fs_is_shard_name(const char *name)
+{
+	return strspn(name, "0123456789abcdef") == 2 && name[2] == '\0';
+}
+
+/* The key of a chunk whose file is PATH, in whatever spelling (transfer full), or NULL. */
+static KvcObjectKey *
+parse_chunk(const FsAdapter *fs, const char *path)
+{
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+
+	return fs->layout == FS_LAYOUT_NIXL_DYNAMIC ? fs_nixl_name_parse(name)
+						    : kvc_lmcache_file_name_parse(name);
 }
 
 /* PATH is below plain/ or prefix/, START begins the store names of what is there. */
@@ -110,36 +159,43 @@ parse_path(const char *start, const char *path)
 }
 
 KvcObjectKey *
-fs_path_parse(const char *path)
+fs_path_parse(const FsAdapter *fs, const char *path)
 {
 	g_autoptr(KvcObjectKey) key = NULL;
-	g_autofree char *canonical = NULL, *legacy = NULL;
+	g_autofree char *canonical = NULL;
 
 	if (g_str_has_prefix(path, FS_PREFIX_DIR "/"))
 		key = parse_path(KVC_STORE_NAME_PREFIX, path + strlen(FS_PREFIX_DIR "/"));
 	else if (g_str_has_prefix(path, FS_PLAIN_DIR "/"))
 		key = parse_path(KVC_STORE_NAME_PLAIN, path + strlen(FS_PLAIN_DIR "/"));
 	else
-		key = kvc_lmcache_file_name_parse(path);
+		key = parse_chunk(fs, path);
 	if (!key)
 		return NULL;
-	canonical = fs_path_format(key);
+	canonical = fs_path_format(fs, key);
 	if (!strcmp(canonical, path))
 		return g_steal_pointer(&key);
-	legacy = fs_path_format_legacy(key, canonical);
-	return g_strcmp0(legacy, path) ? NULL : g_steal_pointer(&key);
+	for (unsigned i = 0;; i++) {
+		g_autofree char *other = fs_path_format_other(fs, key, i);
+
+		if (!other)
+			return NULL;
+		if (!strcmp(other, path))
+			return g_steal_pointer(&key);
+	}
 }
 
 char *
-fs_temp_path_new(const char *path)
+fs_temp_path_new(const FsAdapter *fs, const char *path)
 {
 	static _Atomic uint64_t
 		counter; /* of the process: several adapters may share a directory */
 	const char *slash = strrchr(path, '/');
+	g_autofree char *dir = fs->temp_dir ? g_strconcat(fs->temp_dir, "/", NULL)
+					    : g_strndup(path, slash ? slash + 1 - path : 0);
 
-	return g_strdup_printf("%.*s" FS_TEMP_PREFIX "%d.%" G_GUINT64_FORMAT FS_TEMP_SUFFIX,
-			       slash ? (int)(slash + 1 - path) : 0, path, (int)getpid(),
-			       atomic_fetch_add(&counter, 1));
+	return g_strdup_printf("%s" FS_TEMP_PREFIX "%d.%" G_GUINT64_FORMAT FS_TEMP_SUFFIX, dir,
+			       (int)getpid(), atomic_fetch_add(&counter, 1));
 }
 
 static const char *

@@ -70,14 +70,13 @@ fs_place_look(FsAdapter *fs)
 		g_message("fs %s: the directory is back", fs->base_path);
 }
 
-/* Sleeps until the next look; false: the adapter is closing. */
-static bool
-await_next_look(FsAdapter *fs)
+bool
+fs_sleep(FsAdapter *fs, int64_t seconds)
 {
 	struct timespec until;
 
 	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += LOOK_SEC;
+	until.tv_sec += seconds;
 	pthread_mutex_lock(&fs->lock);
 	while (!atomic_load(&fs->closing) &&
 	       pthread_cond_timedwait(&fs->closed, &fs->lock, &until) == 0)
@@ -92,7 +91,7 @@ fs_place_main(void *user)
 {
 	FsAdapter *fs = user;
 
-	while (await_next_look(fs))
+	while (fs_sleep(fs, LOOK_SEC))
 		fs_place_look(fs);
 	return NULL;
 }

@@ -81,6 +81,7 @@ static void
 note_moved(Move *move, const struct stat *replaced)
 {
 	FsAdapter *fs = move->fs;
+	struct stat st;
 
 	atomic_fetch_add(&fs->stats.renames, 1);
 	if (replaced) {
@@ -90,8 +91,23 @@ note_moved(Move *move, const struct stat *replaced)
 	fs_keys_forget_corrupt(fs, move->file.new_key);
 	note_owner(fs, move->file.old_key, move->file.new_key);
 	fs_prune_parents(fs, move->file.from);
+	if (fstatat(fs->base_fd, move->file.to, &st, AT_SYMLINK_NOFOLLOW) == 0)
+		fs_capacity_note(fs->capacity, move->file.new_key, (uint64_t)st.st_size);
 	/* What an older LMCache wrote beside it would be the old key again. */
 	fs_remove_files(fs, move->file.old_key);
+}
+
+/* 0; what cannot be made stable is an error of the store, not of this rename: it is done. */
+static int
+sync_names(Move *move)
+{
+	int rc = fs_sync_parents(move->fs, move->file.to);
+
+	if (rc == 0)
+		rc = fs_sync_parents(move->fs, move->file.from);
+	if (rc < 0)
+		fs_note_error(move->fs, KVC_TASK_STORE, "sync", move->file.to, -rc);
+	return 0;
 }
 
 static int
@@ -107,7 +123,7 @@ rename_file(Move *move)
 		close(move->fd);
 	if (rc == 0) {
 		note_moved(move, replaces ? &st : NULL);
-		return 0;
+		return sync_names(move);
 	}
 	fs_prune_parents(fs, move->file.to);
 	if (fs_digest_is_keys_fault(move->file.to, rc))
@@ -130,7 +146,7 @@ find_object(FsAdapter *fs, const KvcObjectKey *key, int *rc)
 		return fs_is_object(fs, key, path, &st) ? g_steal_pointer(&path) : NULL;
 	if (fs_is_gone(errnum))
 		return NULL;
-	g_autofree char *name = fs_path_format(key);
+	g_autofree char *name = fs_path_format(fs, key);
 	fs_note_error(fs, KVC_TASK_STORE, "rename", name, errnum);
 	*rc = -errnum;
 	return NULL;
@@ -150,7 +166,7 @@ fs_rename_key(FsAdapter *fs, KvcObjectKey *old_key, KvcObjectKey *new_key)
 	if (is_same)
 		return from ? 0 : rc;
 	if (from) {
-		g_autofree char *to = fs_path_format(new_key);
+		g_autofree char *to = fs_path_format(fs, new_key);
 		Move move = {fs, {old_key, new_key, from, to}, -1};
 
 		rc = rename_file(&move);

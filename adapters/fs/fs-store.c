@@ -34,6 +34,10 @@ store_end(FsJob *job, int64_t result, const char *what)
 		unlinkat(fs->base_fd, job->temp_path, 0);
 		fs_prune_parents(fs, job->temp_path);
 	}
+	/* In this order: whoever waits for room may want to evict this very object. */
+	fs_keys_end_store(fs, job->key);
+	if (job->has_room)
+		fs_capacity_release(fs->capacity, job->reserved);
 	if (result == -ENOENT) /* the directory was removed? */
 		fs_place_look(fs);
 	if (fs_place_is_lost(fs, KVC_TASK_STORE))
@@ -92,8 +96,14 @@ create_temp(FsJob *job)
 static int
 open_temp(FsJob *job)
 {
-	job->temp_path = fs_temp_path_new(job->path);
-	int rc = create_temp(job);
+	int rc = -EEXIST;
+
+	/* Another pid name space may have a process with our pid. */
+	for (int i = 0; rc == -EEXIST && i < FS_RACES_MAX; i++) {
+		g_free(job->temp_path);
+		job->temp_path = fs_temp_path_new(job->fs, job->path);
+		rc = create_temp(job);
+	}
 	if (rc < 0)
 		return rc;
 	/* Tells the janitors of other processes, also in other pid name spaces, that it is alive.
@@ -144,6 +154,8 @@ count_stored(FsJob *job, const struct stat *old)
 	atomic_fetch_add(&fs->bytes_used, (int64_t)job->object.bytes - (old ? old->st_size : 0));
 	if (!old)
 		atomic_fetch_add(&fs->objects, 1);
+	fs_capacity_settle(fs->capacity, job->key, job->object.bytes);
+	job->reserved = 0;
 	fs_note_space(fs);
 	if (!fs->ours)
 		return;
@@ -218,8 +230,17 @@ store_finish(KvcWork *work)
 		return;
 	}
 	fs_attr_write(job->fs, job->fd, job->path, job->object.attributes, FS_ATTR_NEW);
+	if (job->fs->fsync && fsync(job->fd) < 0) {
+		store_end(job, -errno, "sync");
+		return;
+	}
 	rc = publish(job);
-	store_end(job, rc < 0 ? rc : (int64_t)bytes, "rename");
+	if (rc < 0) {
+		store_end(job, rc, "rename");
+		return;
+	}
+	rc = fs_sync_parents(job->fs, job->path);
+	store_end(job, rc < 0 ? rc : (int64_t)bytes, "sync");
 }
 
 /* CRC and payload end in any order; the later one goes on. */
@@ -240,11 +261,29 @@ store_transferred(KvcIoTransfer *transfer)
 	kvc_pool_push(job->fs->workers, KVC_POOL_FINISH, &job->work);
 }
 
+/* Of a file that is there already: others may have written it, or it could not be synced. */
+static int
+sync_stored(FsJob *job)
+{
+	const int flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+
+	if (!job->fs->fsync)
+		return 0;
+	job->fd = openat(job->fs->base_fd, job->path, flags);
+	if (job->fd < 0 || fsync(job->fd) < 0)
+		return -errno;
+	return fs_sync_parents(job->fs, job->path);
+}
+
 static void
 store_skip(FsJob *job)
 {
-	atomic_fetch_add(&job->fs->stats.skipped, 1);
-	store_end(job, 0, NULL);
+	int rc = sync_stored(job);
+
+	fs_capacity_note(job->fs->capacity, job->key, job->object.bytes);
+	if (rc == 0)
+		atomic_fetch_add(&job->fs->stats.skipped, 1);
+	store_end(job, rc, "sync");
 }
 
 void
@@ -260,7 +299,10 @@ fs_store_begin(KvcWork *work)
 		store_end(job, -FS_LOST, NULL);
 		return;
 	}
-	job->path = fs_path_format(job->key);
+	if (fs_capacity_await_count(job->fs->capacity, work))
+		return;
+	g_free(job->path); /* of a run before that had to wait */
+	job->path = fs_path_format(job->fs, job->key);
 	if (fs_is_digest_name(job->path) && atomic_load(&job->fs->no_xattrs)) {
 		store_end(job, -ENOTSUP, "set xattr");
 		return;
@@ -271,12 +313,23 @@ fs_store_begin(KvcWork *work)
 		store_skip(job);
 		return;
 	}
-	int rc = open_temp(job);
+	int rc = fs_capacity_reserve(job->fs->capacity, job->object.bytes, work);
+	if (rc == -EAGAIN)
+		return;
+	if (rc < 0) {
+		store_end(job, rc, "make room within max_capacity_gb for");
+		return;
+	}
+	job->has_room = true;
+	job->reserved = job->object.bytes;
+	rc = open_temp(job);
 	if (rc < 0) {
 		store_end(job, rc, "create");
 		return;
 	}
 	rc = preallocate(job);
+	if (rc == -ENOSPC && fs_capacity_free_bytes(job->fs->capacity, job->object.bytes))
+		rc = preallocate(job);
 	if (rc < 0) {
 		store_end(job, rc, "allocate");
 		return;
@@ -298,7 +351,7 @@ fs_remove_stored(FsAdapter *fs)
 		return;
 	g_hash_table_iter_init(&iter, fs->ours);
 	while (g_hash_table_iter_next(&iter, &key, NULL)) {
-		g_autofree char *path = fs_path_format(key);
+		g_autofree char *path = fs_path_format(fs, key);
 
 		if (unlinkat(fs->base_fd, path, 0) == 0)
 			fs_prune_parents(fs, path);

@@ -74,9 +74,7 @@ fs_job_end(FsJob *job, int64_t result)
 		close(job->fd);
 	g_clear_pointer(&job->path, g_free);
 	g_clear_pointer(&job->temp_path, g_free);
-	if (is_store)
-		fs_keys_end_store(fs, job->key);
-	else
+	if (!is_store)
 		task->hits[job - job->task->jobs] = job->loaded;
 	kvc_pool_leave(fs->workers, is_store ? KVC_POOL_STORE : KVC_POOL_LOAD, job->object.bytes);
 	kvc_task_end_part(task, result);

@@ -38,8 +38,35 @@ static const KvcOptionSpec fs_options[] = {
 	 .type = KVC_OPTION_BOOL,
 	 .default_value = "true",
 	 .help = "compare each load with the CRC32C of its store"},
+	{.name = "layout",
+	 .type = KVC_OPTION_STRING,
+	 .default_value = "lmcache",
+	 .help = "names of the files: lmcache (its fs and fs_native), nixl_dynamic"},
+	{.name = "shard_dirs",
+	 .type = KVC_OPTION_BOOL,
+	 .default_value = "false",
+	 .help = "new objects go into ab/cd/, the begin of their hash; both places are read"},
+	{.name = "relative_tmp_dir",
+	 .type = KVC_OPTION_STRING,
+	 .help = "directory below base_path for files being written; not set: beside their name"},
+	{.name = "max_capacity_gb",
+	 .type = KVC_OPTION_DOUBLE,
+	 .default_value = "0",
+	 .max = 1 << 30,
+	 .help = "GiB of objects, beyond which the chunks used least recently go; 0: no limit"},
+	{.name = "fsync",
+	 .type = KVC_OPTION_BOOL,
+	 .default_value = "false",
+	 .help = "a store ends when it is on stable storage, so does a deletion"},
+	{.name = "orphan_age_s",
+	 .type = KVC_OPTION_INT,
+	 .default_value = "0",
+	 .max = 1 << 30,
+	 .help = "seconds that a temporary file of a dead process is left alone"},
 	{.name = NULL},
 };
+
+#define GIB (UINT64_C(1) << 30)
 
 static const KvcL2AdapterOps fs_adapter_ops;
 
@@ -55,6 +82,13 @@ adapter_new(const KvcOptions *options)
 	fs->want_direct = kvc_options_get_bool(options, "use_odirect");
 	fs->verify = kvc_options_get_bool(options, "verify_checksum");
 	fs->persist = kvc_options_get_bool(options, "persist_enabled");
+	fs->shard_dirs = kvc_options_get_bool(options, "shard_dirs");
+	fs->temp_dir = g_strdup(kvc_options_get_string(options, "relative_tmp_dir"));
+	fs->fsync = kvc_options_get_bool(options, "fsync");
+	fs->orphan_age_s = kvc_options_get_int(options, "orphan_age_s");
+	double max_gib = kvc_options_get_double(options, "max_capacity_gb");
+	if (max_gib > 0)
+		fs->capacity = fs_capacity_new(fs, (uint64_t)(max_gib * (double)GIB));
 	fs->base_fd = -1;
 	fs->failures = kvc_failures_new("fs", fs->base_path);
 	clock_gettime(CLOCK_REALTIME_COARSE, &now); /* what the kernel stamps files with */
@@ -86,6 +120,8 @@ adapter_free(FsAdapter *fs)
 	pthread_mutex_destroy(&fs->lock);
 	kvc_failures_free(fs->failures);
 	fs_window_free(fs->window);
+	fs_capacity_free(fs->capacity);
+	g_free(fs->temp_dir);
 	g_free(fs->base_path);
 	g_free(fs);
 }
@@ -130,6 +166,81 @@ open_directory(FsAdapter *fs, GError **error)
 	if (fs->base_fd < 0)
 		return fail(error, errno, "open the directory", fs->base_path);
 	return true;
+}
+
+/* Below base_path, and nowhere where objects are. */
+static bool
+is_temp_dir_name(const char *path)
+{
+	g_auto(GStrv) components = g_strsplit(path, "/", -1);
+
+	for (char **component = components; *component; component++)
+		if (!**component || !strcmp(*component, ".") || !strcmp(*component, ".."))
+			return false;
+	return *components && strcmp(*components, FS_PLAIN_DIR) &&
+	       strcmp(*components, FS_PREFIX_DIR) && !fs_is_shard_name(*components);
+}
+
+static bool
+open_temp_dir(FsAdapter *fs, GError **error)
+{
+	struct stat base, st;
+
+	if (!fs->temp_dir)
+		return true;
+	if (!is_temp_dir_name(fs->temp_dir)) {
+		g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
+			    "option \"relative_tmp_dir\": \"%s\" is not a directory below "
+			    "base_path where no objects are",
+			    fs->temp_dir);
+		return false;
+	}
+	g_autofree char *file = g_strconcat(fs->temp_dir, "/file", NULL);
+	int rc = fs_make_parents(fs, file);
+	if (rc == 0 && fstatat(fs->base_fd, fs->temp_dir, &st, 0) < 0)
+		rc = -errno;
+	if (rc == 0 && !S_ISDIR(st.st_mode))
+		rc = -ENOTDIR;
+	if (rc == 0 && fstat(fs->base_fd, &base) == 0 && base.st_dev != st.st_dev)
+		rc = -EXDEV;
+	return rc == 0 || fail(error, -rc, "use the relative_tmp_dir", fs->temp_dir);
+}
+
+/* Also without the option: a run before this one may have had it. */
+static void
+find_shards(FsAdapter *fs)
+{
+	bool has_shards = fs->shard_dirs;
+
+	for (unsigned i = 0; i < 256 && !has_shards; i++) {
+		char name[4];
+		struct stat st;
+
+		g_snprintf(name, sizeof(name), "%02x", i);
+		has_shards = fstatat(fs->base_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+			     S_ISDIR(st.st_mode);
+	}
+	atomic_store(&fs->has_shards, has_shards);
+}
+
+static bool
+read_layout(FsAdapter *fs, const KvcOptions *options, GError **error)
+{
+	static const char *const names[] = {
+		[FS_LAYOUT_LMCACHE] = "lmcache",
+		[FS_LAYOUT_NIXL_DYNAMIC] = "nixl_dynamic",
+	};
+	const char *name = kvc_options_get_string(options, "layout");
+
+	for (size_t i = 0; i < G_N_ELEMENTS(names); i++) {
+		if (strcmp(name, names[i]))
+			continue;
+		fs->layout = (FsLayout)i;
+		return true;
+	}
+	g_set_error(error, KVC_OPTIONS_ERROR, EINVAL,
+		    "option \"layout\": \"%s\" is none of lmcache, nixl_dynamic", name);
+	return false;
 }
 
 /* Starts everything that runs; what was started is stopped by stop_threads(). */
@@ -181,18 +292,30 @@ stop_threads(FsAdapter *fs)
 	kvc_pool_free(fs->lookups);
 }
 
+static void
+stop_sleepers(FsAdapter *fs)
+{
+	pthread_mutex_lock(&fs->lock);
+	atomic_store(&fs->closing, true);
+	pthread_cond_broadcast(&fs->closed);
+	pthread_mutex_unlock(&fs->lock);
+}
+
 static KvcL2Adapter *
 fs_open(const KvcOptions *options, GError **error)
 {
 	FsAdapter *fs = adapter_new(options);
 
-	if (!open_directory(fs, error)) {
+	if (!read_layout(fs, options, error) || !open_directory(fs, error) ||
+	    !open_temp_dir(fs, error)) {
 		adapter_free(fs);
 		return NULL;
 	}
 	probe(fs);
+	find_shards(fs);
 	fs_note_space(fs);
 	if (!start_threads(fs, options, error)) {
+		stop_sleepers(fs);
 		stop_threads(fs);
 		adapter_free(fs);
 		return NULL;
@@ -205,10 +328,7 @@ fs_close(KvcL2Adapter *adapter)
 {
 	FsAdapter *fs = (FsAdapter *)adapter;
 
-	pthread_mutex_lock(&fs->lock);
-	atomic_store(&fs->closing, true);
-	pthread_cond_broadcast(&fs->closed);
-	pthread_mutex_unlock(&fs->lock);
+	stop_sleepers(fs);
 	kvc_task_board_await_idle(fs->base.board);
 	stop_threads(fs);
 	fs_remove_stored(fs);

@@ -31,19 +31,36 @@ typedef struct FsAdapter FsAdapter;
 #define FS_PREFIX_DIR "prefix"
 #define FS_PLAIN_DIR "plain"
 
+typedef enum {
+	FS_LAYOUT_LMCACHE,
+	FS_LAYOUT_NIXL_DYNAMIC,
+} FsLayout;
+
 /* The path of KEY below base_path (transfer full); a digest name when no other is fit for a file.
  */
-char *fs_path_format(const KvcObjectKey *key);
-/* The path under which older versions of LMCache kept KEY (transfer full), NULL if there was none.
+char *fs_path_format(const FsAdapter *fs, const KvcObjectKey *key);
+/*
+ * The I-th of the paths where KEY may be instead, in the order in which they are looked at
+ * (transfer full), or NULL: there are no more. With or without shard_dirs; as older versions of
+ * LMCache named it.
  */
-char *fs_path_format_legacy(const KvcObjectKey *key, const char *path);
+char *fs_path_format_other(const FsAdapter *fs, const KvcObjectKey *key, unsigned i);
 /* The key whose file has PATH (transfer full), or NULL. Not of a digest name: that needs the file.
  */
-KvcObjectKey *fs_path_parse(const char *path);
-/* A name that nobody else uses, in the directory of PATH (transfer full). */
-char *fs_temp_path_new(const char *path);
+KvcObjectKey *fs_path_parse(const FsAdapter *fs, const char *path);
+/* May NAME be one of the two directories above a file with shard_dirs? */
+bool fs_is_shard_name(const char *name);
+/* A name that nobody else uses, in relative_tmp_dir or the directory of PATH (transfer full). */
+char *fs_temp_path_new(const FsAdapter *fs, const char *path);
 /* Is NAME one of ours? *PID gets the process that made it. */
 bool fs_temp_name_parse(const char *name, int *pid);
+
+/* fs-nixl.c: the names of LMCache's nixl_store_dynamic */
+
+/* Of a chunk (transfer full), or NULL: it would be read back as another key. Of any length. */
+char *fs_nixl_name_format(const KvcObjectKey *key);
+/* The key (transfer full), or NULL. Also of names that are not what the function above returns. */
+KvcObjectKey *fs_nixl_name_parse(const char *name);
 
 /* fs-digest.c: files named after the digest of their key, which has no other path */
 
@@ -99,10 +116,47 @@ void fs_id_end_move(FsAdapter *fs, const FsMove *move, bool had_id, bool is_move
 
 /* Makes the directories of PATH. 0 or -errno; -ENOENT: another one removes them, try again. */
 int fs_make_parents(FsAdapter *fs, const char *path);
-/* Removes those directories of PATH that are empty; never plain/ and prefix/ themselves. */
+/* Removes those directories of PATH below plain/ and prefix/ that are empty. */
 void fs_prune_parents(FsAdapter *fs, const char *path);
+/*
+ * With fsync: the names that came and went in the directories above PATH are on stable storage.
+ * Those that are gone do not matter. 0 or -errno. Blocks.
+ */
+int fs_sync_parents(FsAdapter *fs, const char *path);
 /* Renames a file, makes the directories it needs, removes empty ones in its way. 0 or -errno. */
 int fs_move(FsAdapter *fs, const char *from, const char *to);
+
+/*
+ * fs-capacity.c: the limit of max_capacity_gb. Any thread; does nothing with NULL, which is without
+ * one.
+ */
+typedef struct FsCapacity FsCapacity;
+
+FsCapacity *fs_capacity_new(FsAdapter *fs, uint64_t max_bytes);
+void fs_capacity_free(FsCapacity *c);
+/* The file of KEY has so many bytes, and was used just now. */
+void fs_capacity_note(FsCapacity *c, KvcObjectKey *key, uint64_t bytes);
+/* It was used, if it is there. */
+void fs_capacity_touch(FsCapacity *c, const KvcObjectKey *key);
+/* It is not there any more. */
+void fs_capacity_forget(FsCapacity *c, KvcObjectKey *key);
+/* Replaces what is used, and bounds the capacity. Never blocks. */
+void fs_capacity_get_usage(FsCapacity *c, KvcL2Usage *usage);
+/*
+ * Evicts until there is room for so many bytes, and takes it. 0; -EAGAIN: WORK, the store, is run
+ * again when another one has ended; -ENOSPC. Blocks.
+ */
+int fs_capacity_reserve(FsCapacity *c, uint64_t bytes, KvcWork *work);
+/* What was reserved is what KEY has now. */
+void fs_capacity_settle(FsCapacity *c, KvcObjectKey *key, uint64_t bytes);
+/* The store that had got room is over; so many BYTES of it were not settled. */
+void fs_capacity_release(FsCapacity *c, uint64_t bytes);
+/* The file system is full: evicts so many bytes. false: it could not. Blocks. */
+bool fs_capacity_free_bytes(FsCapacity *c, uint64_t bytes);
+/* true: WORK, a store, waits until the directory was counted, and is then run again. */
+bool fs_capacity_await_count(FsCapacity *c, KvcWork *work);
+/* Counts the directory and evicts what is beyond the limit, once. Blocks for long. */
+void fs_capacity_count(FsCapacity *c);
 
 /* fs-keys.c: what is going on with each key. All of it may be called from any thread. */
 
@@ -152,6 +206,8 @@ typedef struct FsJob {
 	bool has_crc;
 	uint32_t crc;
 	struct stat st;	  /* load: the file */
+	bool has_room;	  /* store: within max_capacity_gb */
+	size_t reserved;  /* of it: bytes not settled */
 	bool superseded;  /* store: a later one of this key was published first */
 	bool loaded;	  /* load: proven */
 	atomic_int parts; /* store: CRC and payload are under way at the same time */
@@ -206,7 +262,7 @@ bool fs_is_object(FsAdapter *fs, const KvcObjectKey *key, const char *path, stru
  * Removes the file of KEY, also the one that an older LMCache wrote beside it, and the directories
  * that this empties. 0: gone; else a positive errno.
  */
-int fs_remove_files(FsAdapter *fs, const KvcObjectKey *key);
+int fs_remove_files(FsAdapter *fs, KvcObjectKey *key);
 /* See KvcL2AdapterOps.rename_key. */
 int fs_rename_key(FsAdapter *fs, KvcObjectKey *old_key, KvcObjectKey *new_key);
 /* Removes what this run stored (persist_enabled=false). */
@@ -293,6 +349,8 @@ void *fs_janitor_main(void *user);
 void fs_place_look(FsAdapter *fs);
 /* Does that once a second until the adapter closes. Thread function, USER is the FsAdapter. */
 void *fs_place_main(void *user);
+/* Sleeps so many seconds; false: the adapter is closing. */
+bool fs_sleep(FsAdapter *fs, int64_t seconds);
 /* As of the last look: it is not. Counted as a failure of KIND. Never blocks. */
 bool fs_place_is_lost(FsAdapter *fs, KvcTaskKind kind);
 
@@ -302,7 +360,7 @@ typedef struct FsStats {
 	_Atomic uint64_t stores, loads, skipped, renames, load_misses;
 	_Atomic uint64_t crc_mismatches, size_mismatches, id_mismatches, foreign_files,
 		unsupported_keys;
-	_Atomic uint64_t attribute_errors;
+	_Atomic uint64_t attribute_errors, evicted, orphans_removed;
 } FsStats;
 
 /*
@@ -335,7 +393,13 @@ struct FsAdapter {
 	bool want_direct;
 	bool verify;
 	bool persist;
-	int64_t opened_ns; /* on the clock of file times */
+	FsLayout layout;
+	bool shard_dirs;
+	char *temp_dir; /* relative_tmp_dir, or NULL */
+	bool fsync;
+	int64_t orphan_age_s;
+	FsCapacity *capacity; /* or NULL */
+	int64_t opened_ns;    /* on the clock of file times */
 	KvcIo *io;
 	KvcPool *workers, *lookups;
 	KvcFailures *failures;
@@ -366,7 +430,9 @@ struct FsAdapter {
 	_Atomic int64_t directory_asked_ns;
 	atomic_bool direct_refused;
 	atomic_bool no_xattrs;
-	atomic_bool counted; /* the first complete list has been added to the two below */
+	atomic_bool has_young_temps; /* that may be orphans: the janitor comes again */
+	atomic_bool has_shards;	     /* files may be in directories of shard_dirs */
+	atomic_bool counted;	     /* the first complete list has been added to the two below */
 	_Atomic int64_t bytes_used, objects;
 	_Atomic int64_t attribute_logged_ns;
 	FsStats stats;
