@@ -25,6 +25,12 @@ resp_tls_free(RespTls *tls)
 {
 }
 
+bool
+resp_tls_has_input(const RespTls *tls)
+{
+	return false;
+}
+
 int
 resp_tls_handshake(RespTls *tls, RespStore *store, short *events)
 {

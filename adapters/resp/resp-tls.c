@@ -278,6 +278,12 @@ resp_tls_free(RespTls *tls)
 	g_free(tls);
 }
 
+bool
+resp_tls_has_input(const RespTls *tls)
+{
+	return SSL_has_pending(tls->ssl);
+}
+
 int
 resp_tls_handshake(RespTls *tls, RespStore *store, short *events)
 {

@@ -151,6 +151,8 @@ bool resp_tls_check(const RespTlsOptions *options, GError **error);
 /* Over FD, to the server at HOST. NULL: a certificate or key is not good; noted. */
 RespTls *resp_tls_new(RespStore *store, const char *host, int fd);
 void resp_tls_free(RespTls *tls);
+/* There are bytes that poll() does not know of. */
+bool resp_tls_has_input(const RespTls *tls);
 /*
  * None of them blocks. -EAGAIN: *EVENTS of the socket have to be waited for. -EKEYREJECTED: one
  * side does not accept the other's certificate; noted. Else 0, bytes, or -errno of the connection.

@@ -28,30 +28,6 @@ trap 'exit 1' INT TERM
 
 commands="+get +set +mset +del +strlen +exists +rename +multi +exec +scan +dbsize +info +ping +select +client|id +client|kill"
 (umask 077 && echo "a password" >"$work/password")
-# The certificates of @TLS@: what signs, and two that are signed.
-make_certificates() {
-	local name
-	local -a key=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes)
-	command -v openssl >/dev/null || {
-		echo "skipped: no command openssl"
-		exit 77
-	}
-	mkdir "$work/tls"
-	cd "$work/tls"
-	openssl req -x509 "${key[@]}" -keyout ca.key -out ca.crt -days 2 -subj "/CN=ca" 2>>log
-	echo "subjectAltName=DNS:localhost" >names
-	for name in server client; do
-		openssl req "${key[@]}" -keyout "$name.key" -out request -subj "/CN=$name" 2>>log
-		openssl x509 -req -in request -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile names \
-			-out "$name.crt" 2>>log
-	done
-	cd "$OLDPWD"
-	tls="port 0
-		tls-cert-file $work/tls/server.crt
-		tls-key-file $work/tls/server.key
-		tls-ca-cert-file $work/tls/ca.crt
-		tls-port"
-}
 tls=
 # start PORT SOCKET: false if there is somebody at the port.
 start() {
@@ -75,7 +51,14 @@ start() {
 	done
 }
 case $* in
-*@TLS_PORT@*) make_certificates ;;
+*@TLS_PORT@*)
+	"${0%/*}/make-certificates.sh" "$work/tls"
+	tls="port 0
+		tls-cert-file $work/tls/server.crt
+		tls-key-file $work/tls/server.key
+		tls-ca-cert-file $work/tls/ca.crt
+		tls-port"
+	;;
 esac
 case $* in
 *@PORT@* | *@TLS_PORT@*)
