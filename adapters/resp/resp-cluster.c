@@ -450,6 +450,13 @@ read_group(Batch *batch, Group *group)
 	group->is_over = true;
 }
 
+/* Something came already, so that poll() may not tell. */
+static bool
+has_input(const RespConnection *r)
+{
+	return r->at < r->end || (r->tls && resp_tls_has_input(r->tls));
+}
+
 /* One that there is something to read of; NULL: there is no time left. */
 static Group *
 await_group(Batch *batch)
@@ -461,7 +468,7 @@ await_group(Batch *batch)
 	for (guint i = 0; i < batch->groups->len; i++) {
 		Group *group = &g_array_index(batch->groups, Group, i);
 
-		if (!group->is_over && group->r->at < group->r->end)
+		if (!group->is_over && has_input(group->r))
 			return group;
 		events[i] =
 			(struct pollfd){.fd = group->is_over ? -1 : group->r->fd, .events = POLLIN};

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * A connection: hiredis makes it and parses replies that are arrays; what goes over it by the
- * megabyte is sent from and received into the engine's memory here. A buffer takes what comes
- * between: lines, and the first bytes of a value that came with its line.
+ * A connection: hiredis makes it (and resp-tls.c makes it secure) and parses replies that are
+ * arrays; what goes over it by the megabyte is sent from and received into the engine's memory
+ * here. A buffer takes what comes between: lines, and the first bytes of a value that came with its
+ * line.
  *
  * A change that the server has not answered when its connection is given up may still be carried
  * out: a server that was stopped finds it in its socket. Before the next change, over whatever
@@ -55,23 +56,35 @@ advance(struct iovec **iov, size_t *n, size_t bytes)
 	}
 }
 
+/* Bytes, or -errno; -EAGAIN: not before EVENTS. */
+static ssize_t
+try_to_send(RespConnection *r, struct iovec *iov, size_t n, short *events)
+{
+	struct msghdr message = {.msg_iov = iov, .msg_iovlen = n};
+
+	if (r->tls)
+		return resp_tls_send(r->tls, r->store, iov->iov_base, iov->iov_len, events);
+	ssize_t sent = sendmsg(r->fd, &message, MSG_NOSIGNAL);
+	return sent < 0 ? -errno : sent;
+}
+
 int
 resp_send(RespConnection *r, struct iovec *iov, size_t n, int64_t deadline_ns)
 {
 	advance(&iov, &n, 0);
 	while (n > 0) {
-		struct msghdr message = {.msg_iov = iov, .msg_iovlen = n};
-		ssize_t sent = sendmsg(r->fd, &message, MSG_NOSIGNAL);
+		short events = POLLOUT;
+		ssize_t sent = try_to_send(r, iov, n, &events);
 
 		if (sent >= 0) {
 			advance(&iov, &n, (size_t)sent);
 			continue;
 		}
-		if (errno == EINTR)
+		if (sent == -EINTR)
 			continue;
-		if (errno != EAGAIN)
-			return -errno;
-		int rc = await(r, POLLOUT, deadline_ns);
+		if (sent != -EAGAIN)
+			return (int)sent;
+		int rc = await(r, events, deadline_ns);
 		if (rc < 0)
 			return rc;
 	}
@@ -86,6 +99,18 @@ resp_send_string(RespConnection *r, const GString *text, int64_t deadline_ns)
 	return resp_send(r, &iov, 1, deadline_ns);
 }
 
+/* Bytes (0: the end), or -errno; -EAGAIN: not before EVENTS. */
+static ssize_t
+try_to_receive(RespConnection *r, const struct iovec iov[2], short *events)
+{
+	const struct iovec *first = &iov[iov[0].iov_len == 0];
+
+	if (r->tls)
+		return resp_tls_receive(r->tls, r->store, first->iov_base, first->iov_len, events);
+	ssize_t got = readv(r->fd, iov, 2);
+	return got < 0 ? -errno : got;
+}
+
 /* At least one byte, first into DATA (BYTES, may be 0), then into the buffer, which is used up. */
 static ssize_t
 receive(RespConnection *r, void *data, size_t bytes, int64_t deadline_ns)
@@ -93,17 +118,18 @@ receive(RespConnection *r, void *data, size_t bytes, int64_t deadline_ns)
 	struct iovec iov[2] = {{data, bytes}, {r->buffer + r->end, sizeof(r->buffer) - r->end}};
 
 	for (;;) {
-		ssize_t got = readv(r->fd, iov, 2);
+		short events = POLLIN;
+		ssize_t got = try_to_receive(r, iov, &events);
 
 		if (got > 0)
 			return got;
 		if (got == 0)
 			return -ECONNRESET;
-		if (errno == EINTR)
+		if (got == -EINTR)
 			continue;
-		if (errno != EAGAIN)
-			return -errno;
-		int rc = await(r, POLLIN, deadline_ns);
+		if (got != -EAGAIN)
+			return got;
+		int rc = await(r, events, deadline_ns);
 		if (rc < 0)
 			return rc;
 	}
@@ -343,6 +369,27 @@ greet(RespConnection *r, int64_t deadline_ns)
 	return rc;
 }
 
+/* TLS, if it is to be, before anything else. */
+static int
+secure(RespConnection *r, int64_t deadline_ns)
+{
+	RespStore *store = r->store;
+	short events;
+	int rc;
+
+	if (!store->tls.enable)
+		return 0;
+	r->tls = resp_tls_new(store, r->node ? r->node->host : store->host, r->fd);
+	if (!r->tls)
+		return -EKEYREJECTED;
+	while ((rc = resp_tls_handshake(r->tls, store, &events)) == -EAGAIN) {
+		rc = await(r, events, deadline_ns);
+		if (rc < 0)
+			break;
+	}
+	return rc;
+}
+
 /* The errno of a connect that failed: a connection error in any case, the text has the rest. */
 static int
 connect_error(const redisContext *context, int errnum)
@@ -382,7 +429,10 @@ resp_connect_to(RespStore *store, RespNode *node, RespConnection **connection, i
 	r->node = node;
 	r->context = context;
 	r->fd = context->fd;
-	int rc = greet(r, deadline_ns);
+	int rc = secure(r, deadline_ns);
+	bool is_secure = rc == 0;
+	if (is_secure)
+		rc = greet(r, deadline_ns);
 	if (rc == 0) {
 		resp_note_success(store, false);
 		*connection = r;
@@ -391,7 +441,9 @@ resp_connect_to(RespStore *store, RespNode *node, RespConnection **connection, i
 	if (rc == -EACCES)
 		atomic_store(&store->state, RESP_NOAUTH);
 	if (kvc_is_connection_error(rc) && rc != -EHOSTDOWN)
-		resp_note_unreachable(store, g_strerror(-rc));
+		resp_note_unreachable(store, !is_secure && rc == -ETIMEDOUT
+						     ? "TLS: no answer (does this port speak TLS?)"
+						     : g_strerror(-rc));
 	resp_disconnect(r);
 	return rc;
 }
@@ -428,6 +480,7 @@ resp_disconnect(void *connection)
 		atomic_store(&store->n_doubtful, store->doubtful->len);
 		pthread_mutex_unlock(&store->lock);
 	}
+	resp_tls_free(r->tls);
 	redisFree(r->context);
 	g_free(r->run_id);
 	g_free(r);

@@ -71,6 +71,13 @@ resp_note_unreachable(RespStore *store, const char *text)
 }
 
 void
+resp_note_untrusted(RespStore *store, const char *text)
+{
+	atomic_store(&store->state, RESP_UNTRUSTED);
+	note_text(store, text, strlen(text));
+}
+
+void
 resp_note_success(RespStore *store, bool is_change)
 {
 	int state = atomic_load(&store->state);
@@ -83,8 +90,9 @@ resp_note_success(RespStore *store, bool is_change)
 void
 resp_describe(void *user_store, KvcDescribeFunc func, void *user)
 {
-	static const char *const names[RESP_STATES] = {
-		"ok", "unreachable", "noauth", "loading", "oom", "readonly", "clusterdown"};
+	static const char *const names[RESP_STATES] = {"ok",	    "unreachable", "noauth",
+						       "untrusted", "loading",	   "oom",
+						       "readonly",  "clusterdown"};
 	RespStore *store = user_store;
 
 	pthread_mutex_lock(&store->lock);

@@ -38,6 +38,23 @@ static const KvcOptionSpec resp_options[] = {
 	{.name = "password_file",
 	 .type = KVC_OPTION_STRING,
 	 .help = "absolute path of a file whose first line is the password"},
+	{.name = "tls_enable", .type = KVC_OPTION_BOOL, .default_value = "false", .help = "TLS"},
+	{.name = "tls_ca_file",
+	 .type = KVC_OPTION_STRING,
+	 .help = "absolute path of the certificates that are trusted, instead of the system's"},
+	{.name = "tls_cert_file",
+	 .type = KVC_OPTION_STRING,
+	 .help = "absolute path of our own certificate, and those it needs; needs tls_key_file"},
+	{.name = "tls_key_file",
+	 .type = KVC_OPTION_STRING,
+	 .help = "absolute path of its private key"},
+	{.name = "tls_server_name",
+	 .type = KVC_OPTION_STRING,
+	 .help = "name that the server's certificate has to have, instead of host"},
+	{.name = "tls_verify",
+	 .type = KVC_OPTION_BOOL,
+	 .default_value = "true",
+	 .help = "only a server whose certificate is good"},
 	{.name = "database_id",
 	 .type = KVC_OPTION_INT,
 	 .default_value = "0",
@@ -101,6 +118,10 @@ resp_store_free(void *user)
 	g_free(store->unix_socket);
 	g_free(store->username);
 	g_free(store->password_file);
+	g_free(store->tls.ca_file);
+	g_free(store->tls.cert_file);
+	g_free(store->tls.key_file);
+	g_free(store->tls.server_name);
 	g_free(store);
 }
 
@@ -114,6 +135,14 @@ store_new(const KvcOptions *options)
 	store->unix_socket = g_strdup(kvc_options_get_string(options, "unix_socket"));
 	store->username = g_strdup(kvc_options_get_string(options, "username"));
 	store->password_file = g_strdup(kvc_options_get_string(options, "password_file"));
+	store->tls = (RespTlsOptions){
+		.enable = kvc_options_get_bool(options, "tls_enable"),
+		.verify = kvc_options_get_bool(options, "tls_verify"),
+		.ca_file = g_strdup(kvc_options_get_string(options, "tls_ca_file")),
+		.cert_file = g_strdup(kvc_options_get_string(options, "tls_cert_file")),
+		.key_file = g_strdup(kvc_options_get_string(options, "tls_key_file")),
+		.server_name = g_strdup(kvc_options_get_string(options, "tls_server_name")),
+	};
 	store->database = (int)kvc_options_get_int(options, "database_id");
 	store->capacity_bytes =
 		(uint64_t)(kvc_options_get_double(options, "max_capacity_gb") * GIB);
@@ -155,6 +184,30 @@ check_password_file(const RespStore *store, GError **error)
 	return true;
 }
 
+static bool
+check_tls(const RespStore *store, GError **error)
+{
+	const RespTlsOptions *tls = &store->tls;
+	const char *const paths[] = {tls->ca_file, tls->cert_file, tls->key_file};
+
+	if (!tls->enable) {
+		/* Somebody believes that it is on. */
+		if (tls->ca_file || tls->cert_file || tls->key_file || tls->server_name)
+			return fail(error, "tls_ca_file, tls_cert_file, tls_key_file and "
+					   "tls_server_name need tls_enable=true");
+		return true;
+	}
+	if (store->unix_socket)
+		return fail(error, "tls_enable needs a host: a unix_socket has no TLS");
+	if (!tls->cert_file != !tls->key_file)
+		return fail(error, "tls_cert_file and tls_key_file go together");
+	for (size_t i = 0; i < G_N_ELEMENTS(paths); i++)
+		if (paths[i] && !g_path_is_absolute(paths[i]))
+			return fail(error, "tls_ca_file, tls_cert_file and tls_key_file are "
+					   "absolute paths");
+	return resp_tls_check(tls, error);
+}
+
 /* The nodes that are asked who there is. */
 static bool
 add_startup_nodes(RespStore *store, const char *startup_nodes, GError **error)
@@ -181,7 +234,7 @@ static bool
 check(RespStore *store, const char *startup_nodes, GError **error)
 {
 	if (store->is_cluster)
-		return add_startup_nodes(store, startup_nodes, error) &&
+		return add_startup_nodes(store, startup_nodes, error) && check_tls(store, error) &&
 		       check_password_file(store, error);
 	if (startup_nodes)
 		return fail(error, "startup_nodes needs cluster_mode=true");
@@ -189,7 +242,7 @@ check(RespStore *store, const char *startup_nodes, GError **error)
 		return fail(error, "the server is named by host (and port), or by unix_socket");
 	if (store->unix_socket && !g_path_is_absolute(store->unix_socket))
 		return fail(error, "unix_socket is not an absolute path");
-	return check_password_file(store, error);
+	return check_tls(store, error) && check_password_file(store, error);
 }
 
 static const KvcConnectorOps resp_ops = {
@@ -235,7 +288,8 @@ resp_open(const KvcOptions *options, GError **error)
 		.store = store,
 		.location = location,
 		.io_mode = store->unix_socket  ? "unix"
-			   : store->is_cluster ? "cluster"
+			   : store->is_cluster ? (store->tls.enable ? "cluster-tls" : "cluster")
+			   : store->tls.enable ? "tls"
 					       : "tcp",
 		.n_workers = (unsigned)kvc_options_get_int(options, "num_workers"),
 		.max_bytes_in_flight = kvc_options_get_size(options, "max_bytes_in_flight"),

@@ -21,6 +21,7 @@ typedef enum {
 	RESP_OK,
 	RESP_UNREACHABLE,
 	RESP_NOAUTH,
+	RESP_UNTRUSTED,
 	RESP_LOADING,
 	RESP_OOM,
 	RESP_READONLY,
@@ -37,12 +38,20 @@ typedef struct RespDoubt {
 	char *run_id; /* of the server, owned */
 } RespDoubt;
 
+typedef struct RespTlsOptions {
+	bool enable, verify;
+	char *ca_file, *cert_file, *key_file, *server_name; /* each may be NULL */
+} RespTlsOptions;
+
+typedef struct RespTls RespTls;
+
 typedef struct RespStore {
 	/* Immutable after open */
 	char *host; /* or NULL */
 	int port;
 	char *unix_socket; /* or NULL */
 	char *username, *password_file;
+	RespTlsOptions tls;
 	int database;
 	uint64_t capacity_bytes; /* 0: what the server says */
 	int64_t idle_ns;	 /* a request may be without any progress for so long */
@@ -86,7 +95,8 @@ typedef struct RespConnection {
 	RespRedirect redirect;
 	RespNode *redirect_to;
 	redisContext *context;
-	int fd; /* the context's, nonblocking */
+	int fd;	      /* the context's, nonblocking */
+	RespTls *tls; /* or NULL */
 	int64_t id;
 	char *run_id;
 	bool is_changing; /* a change was sent and not answered */
@@ -128,9 +138,29 @@ int resp_settle_doubts(RespConnection *connection, int64_t deadline_ns);
 /* The -errno of an error reply (without its '-'); noted. */
 int resp_note_refusal(RespStore *store, const char *text, size_t len);
 void resp_note_unreachable(RespStore *store, const char *text);
+/* Of the two, one does not accept the other's certificate. */
+void resp_note_untrusted(RespStore *store, const char *text);
 /* The server did what it was asked. */
 void resp_note_success(RespStore *store, bool is_change);
 void resp_describe(void *store, KvcDescribeFunc func, void *user);
+
+/* resp-tls.c; or resp-tls-fallback.c, where there is nothing of it. */
+
+/* Can what they name be used? */
+bool resp_tls_check(const RespTlsOptions *options, GError **error);
+/* Over FD, to the server at HOST. NULL: a certificate or key is not good; noted. */
+RespTls *resp_tls_new(RespStore *store, const char *host, int fd);
+void resp_tls_free(RespTls *tls);
+/* There are bytes that poll() does not know of. */
+bool resp_tls_has_input(const RespTls *tls);
+/*
+ * None of them blocks. -EAGAIN: *EVENTS of the socket have to be waited for. -EKEYREJECTED: one
+ * side does not accept the other's certificate; noted. Else 0, bytes, or -errno of the connection.
+ */
+int resp_tls_handshake(RespTls *tls, RespStore *store, short *events);
+ssize_t
+resp_tls_send(RespTls *tls, RespStore *store, const void *data, size_t bytes, short *events);
+ssize_t resp_tls_receive(RespTls *tls, RespStore *store, void *data, size_t bytes, short *events);
 
 /* resp-attr.c: what goes with a value, in a value of its own that others do not look at. */
 

@@ -6,9 +6,11 @@
 #
 #   @SERVER@     its socket, where no password is asked for
 #   @PORT@       its port at 127.0.0.1, and there are the user "kvc", who may do what the adapter has to and no more, and
-#   @PASSWORD@   the file with his password
+#   @PASSWORD@   the file with his password, or
+#   @TLS_PORT@   its port at localhost where TLS is spoken, with certificates on both sides, and for the same user; and
+#   @TLS@        the directory with ca.crt, client.crt and client.key
 #
-# 77: no redis-server on this machine.
+# 77: no redis-server on this machine, or no openssl to make certificates.
 set -euo pipefail
 command -v redis-server >/dev/null || {
 	echo "skipped: no command redis-server"
@@ -26,11 +28,12 @@ trap 'exit 1' INT TERM
 
 commands="+get +set +mset +del +strlen +exists +rename +multi +exec +scan +dbsize +info +ping +select +client|id +client|kill"
 (umask 077 && echo "a password" >"$work/password")
+tls=
 # start PORT SOCKET: false if there is somebody at the port.
 start() {
 	cat >"$work/conf" <<-END
 		bind 127.0.0.1
-		port $1
+		${tls:-port} $1
 		unixsocket "$2"
 		dir "$work"
 		save ""
@@ -48,7 +51,17 @@ start() {
 	done
 }
 case $* in
-*@PORT@*)
+*@TLS_PORT@*)
+	"${0%/*}/make-certificates.sh" "$work/tls"
+	tls="port 0
+		tls-cert-file $work/tls/server.crt
+		tls-key-file $work/tls/server.key
+		tls-ca-cert-file $work/tls/ca.crt
+		tls-port"
+	;;
+esac
+case $* in
+*@PORT@* | *@TLS_PORT@*)
 	for ((i = 0; i < 20; i++)); do
 		port=$((RANDOM % 20000 + 10000))
 		! start "$port" "$work/socket" || break
@@ -67,6 +80,8 @@ arguments=()
 for argument; do
 	argument=${argument//@SERVER@/$work/socket}
 	argument=${argument//@PORT@/$port}
+	argument=${argument//@TLS_PORT@/$port}
+	argument=${argument//@TLS@/$work/tls}
 	arguments+=("${argument//@PASSWORD@/$work/password}")
 done
 "${arguments[@]}"

@@ -2,8 +2,12 @@
 
 /*
  * l2-bench SPECIFICATION OBJECTS BYTES: stores OBJECTS chunks of BYTES each in an L2 adapter, loads
- * them into other memory, compares, deletes them, and prints "store BYTES_PER_SECOND" and "load
- * BYTES_PER_SECOND". A task an object, all submitted at once.
+ * them into other memory, compares, loads them again, deletes them; does all that twice; and prints
+ * "store BYTES_PER_SECOND" and "load BYTES_PER_SECOND" of the last store and the last load. A task
+ * an object, all submitted at once.
+ *
+ * What comes before is for the memory, ours and that of a server: in a virtual machine the first
+ * touch of a page can cost ten times as much as copying it.
  */
 
 #include <kvcache/kvcache.h>
@@ -106,6 +110,22 @@ load_all(char *memory)
 	return now_s() - begin;
 }
 
+/* All of it, once; what is there afterwards is what was before. */
+static void
+run(char *stored, char *loaded, double *store_s, double *load_s)
+{
+	*store_s = store_all(stored);
+	load_all(loaded);
+	if (memcmp(stored, loaded, n_objects * object_bytes) != 0)
+		errx(1, "what was loaded is not what was stored");
+	*load_s = load_all(loaded);
+	memset(loaded, 0, n_objects * object_bytes);
+	g_autoptr(KvcBitmap) deleted = kvc_bitmap_new(n_objects);
+	if (!ops->delete_keys || ops->delete_keys(adapter, keys, n_objects, deleted) < 0 ||
+	    kvc_bitmap_count(deleted) != n_objects)
+		errx(1, "not all objects were deleted");
+}
+
 int
 main(int argc, char **argv)
 {
@@ -133,14 +153,11 @@ main(int argc, char **argv)
 		for (size_t at = 0; at < object_bytes; at += 8)
 			memcpy(stored + i * object_bytes + at, &(uint64_t){i + at}, 8);
 	}
-	double bytes = (double)n_objects * (double)object_bytes;
-	printf("store %.0f\n", bytes / store_all(stored));
-	printf("load %.0f\n", bytes / load_all(loaded));
-	if (memcmp(stored, loaded, n_objects * object_bytes) != 0)
-		errx(1, "what was loaded is not what was stored");
-	g_autoptr(KvcBitmap) deleted = kvc_bitmap_new(n_objects);
-	if (ops->delete_keys)
-		ops->delete_keys(adapter, keys, n_objects, deleted);
+	double bytes = (double)n_objects * (double)object_bytes, store_s, load_s;
+	run(stored, loaded, &store_s, &load_s);
+	run(stored, loaded, &store_s, &load_s);
+	printf("store %.0f\n", bytes / store_s);
+	printf("load %.0f\n", bytes / load_s);
 	ops->close(adapter);
 	kvc_options_free(options);
 	for (size_t i = 0; i < n_objects; i++)
