@@ -150,11 +150,15 @@ wait_until 30 "300 opens" has_some before resident 300
 
 # ---- Stopped ---------------------------------------------------------------------------------
 
+# Not there while all nodes are.
+down() {
+	awk '$1 == "l2.0.cluster_nodes_down" { print $2 }' "$MNT/.kvcache/status"
+}
 is_seen() {
-	[[ $(status l2.0.cluster_nodes_down) == "127.0.0.1:$victim" && $(status l2.0.health) != ok && $(status health) != ok ]]
+	[[ $(down) == "127.0.0.1:$victim" && $(status l2.0.health) != ok && $(status health) != ok ]]
 }
 is_back() {
-	[[ -z $(status l2.0.cluster_nodes_down) && $(status l2.0.server) == ok && $(status l2.0.health) != failed && $(status l2.0.breaker) == closed ]]
+	[[ -z $(down) && $(status l2.0.server) == ok && $(status l2.0.health) != failed && $(status l2.0.breaker) == closed ]]
 }
 hashes=()
 for i in "${mine[@]:0:4}"; do
