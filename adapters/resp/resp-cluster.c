@@ -582,7 +582,10 @@ resp_cluster_run(RespClient *client,
 
 /* ---- What there is to say ------------------------------------------------------------------ */
 
-/* The names of the masters that cannot be reached (transfer full), "" for none. */
+/*
+ * The names of the masters that cannot be reached (transfer full), "" for none. Before there is a
+ * map, those of the nodes that are to give one.
+ */
 static char *
 name_down(RespStore *store, unsigned *n_masters)
 {
@@ -590,8 +593,9 @@ name_down(RespStore *store, unsigned *n_masters)
 	GString *text = g_string_new(NULL);
 
 	pthread_mutex_lock(&store->lock);
-	for (guint i = 0; i < masters->len; i++) {
-		const RespNode *node = g_ptr_array_index(masters, i);
+	const GPtrArray *nodes = store->has_map ? masters : store->nodes;
+	for (guint i = 0; i < nodes->len; i++) {
+		const RespNode *node = g_ptr_array_index(nodes, i);
 
 		if (node->is_down)
 			g_string_append_printf(text, "%s%s", text->len ? "," : "", node->name);

@@ -88,7 +88,8 @@ same "policies" "$policies" "$(section "$commands" POLICIES | terms)"
 declare -A specs=([fs]="type=fs,base_path=$L2/fs,breaker_cooldown_s=0.1,breaker_max_s=0.2" [mock]="type=mock,max_size_gb=1"
 	[fault_inject]='type=fault_inject,inner=type=mock\,max_size_gb=1'
 	[raw_block]="type=raw_block,device_path=$L2/raw,capacity_bytes=300K,slot_bytes=4K"
-	[resp]="type=resp,unix_socket=$WORK/no-socket,breaker_cooldown_s=0.1,breaker_max_s=0.2"
+	# Of a cluster: it has the lines of one server, too.
+	[resp]="type=resp,host=127.0.0.1,port=1,cluster_mode=true,breaker_cooldown_s=0.1,breaker_max_s=0.2"
 	[s3]="type=s3,s3_endpoint=http://127.0.0.1:1,s3_bucket=none,credentials_file=$WORK/keys,breaker_cooldown_s=0.1,breaker_max_s=0.2")
 printf '[default]\naws_access_key_id = A\naws_secret_access_key = B\n' >"$WORK/keys"
 chmod 600 "$WORK/keys"
