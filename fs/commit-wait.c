@@ -82,6 +82,9 @@ typedef struct CommitWait {
 static bool
 is_staging_asked_for(const KvcfsClosingFilter *filter, const KvcfsStaging *st)
 {
+	if (filter->before_ns &&
+	    (st->flushed_ns == 0 || kvcfs_staging_order(st) >= filter->before_ns))
+		return false;
 	if (filter->dir) {
 		const KvcfsInode *inode = kvcfs_temp_lookup_locked(filter->dir, filter->name);
 		return inode && inode->staging == st;
@@ -147,10 +150,16 @@ count_closing_locked(Kvcfs *fs, const KvcfsClosingFilter *filter, int64_t since_
 }
 
 bool
+kvcfs_is_closing_locked(Kvcfs *fs, const KvcfsClosingFilter *filter)
+{
+	return count_closing_locked(fs, filter, INT64_MAX, false) > 0;
+}
+
+bool
 kvcfs_is_closing(Kvcfs *fs, const KvcfsClosingFilter *filter)
 {
 	pthread_mutex_lock(&fs->names);
-	bool is_closing = count_closing_locked(fs, filter, INT64_MAX, false) > 0;
+	bool is_closing = kvcfs_is_closing_locked(fs, filter);
 	pthread_mutex_unlock(&fs->names);
 	return is_closing;
 }

@@ -144,10 +144,10 @@ truncate_end(Truncate *truncate, int rc)
 	g_free(truncate);
 }
 
-void
-kvcfs_truncate_copy(void *data, void *user)
+static void
+truncate_copy(void *user)
 {
-	Truncate *truncate = data;
+	Truncate *truncate = user;
 	uint64_t bytes = (uint64_t)truncate->attr.st_size;
 	truncate_end(truncate, kvcfs_overwrite_truncate(truncate->inode, bytes));
 }
@@ -160,7 +160,7 @@ after_truncate_load(fuse_req_t req, int error, void *user)
 	if (error < 0)
 		truncate_end(truncate, error);
 	else
-		g_thread_pool_push(truncate->inode->fs->truncates, truncate, NULL);
+		kvcfs_copy(truncate->inode->fs, truncate_copy, truncate);
 }
 
 /* The second half of truncate(2), on the private inode. */

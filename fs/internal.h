@@ -270,7 +270,7 @@ struct Kvcfs {
 	guint checked_limit;	 /* as published_limit */
 	GHashTable *checked;	 /* key -> coherence.c's */
 	GHashTable *redirects;	 /* thread -> redirect.c's */
-	GThreadPool *truncates;	 /* copies what truncate(2) has loaded (file-ops.c) */
+	GThreadPool *copier;	 /* one thread: see kvcfs_copy() */
 	bool is_sweep_armed;	 /* a timer will look at the redirects */
 	GPtrArray *held_dirs;	 /* of KvcfsHandle: opendirs whose loads have not begun */
 	GPtrArray *open_prefixes; /* of KvcfsHandle: all open prefix directories */
@@ -478,10 +478,12 @@ typedef struct KvcfsClosingFilter {
 	bool with_entries;
 	KvcfsInode *dir;
 	const char *name;
+	int64_t before_ns; /* of those only who is before in kvcfs_staging_order(); 0: all */
 } KvcfsClosingFilter;
 
 /* Is such a writer closing, and worth waiting for? */
 bool kvcfs_is_closing(Kvcfs *fs, const KvcfsClosingFilter *filter);
+bool kvcfs_is_closing_locked(Kvcfs *fs, const KvcfsClosingFilter *filter);
 /*
  * Waits until such writers as are closing now committed or gave up: 50 ms for a RELEASE (then the
  * answer is KVCFS_WAKE_TIMEOUT and nobody waits for that writer until its next FLUSH), and as long
@@ -556,7 +558,15 @@ int kvcfs_staging_flush(KvcfsInode *inode, pid_t tid);
 void kvcfs_staging_renew_flush(KvcfsInode *inode);
 /* It is complete as it is, by its owner's word (truncate(2)). */
 void kvcfs_staging_declare_complete(KvcfsInode *inode);
-/* The end of one writer; the last one commits or drops. */
+/*
+ * When ST became a version of its name, in ns: with its last close, or a rename after that. Of a
+ * plain file the last one is it, of a hash the first. Locks: names.
+ */
+int64_t kvcfs_staging_order(const KvcfsStaging *st);
+/*
+ * The end of one writer; the last one commits or drops, of a hash after those that were closed
+ * before it: then possibly later, in another thread.
+ */
 void kvcfs_staging_release_writer(KvcfsInode *inode);
 /* A RELEASE of a writer begins (1), or ends (-1). */
 void kvcfs_staging_count_release(KvcfsInode *inode, int change);
@@ -964,6 +974,10 @@ void kvcfs_notifier_set_own(const KvcObjectKey *key);
 
 extern const char *const kvcfs_stat_names[KVCFS_N_STATS];
 
+/* RUN(USER) in the thread for what copies and has no thread of its own. Any thread; never blocks;
+ * until kvcfs_end_session() has returned, which waits for it. */
+void kvcfs_copy(Kvcfs *fs, void (*run)(void *user), void *user);
+
 /* ---- The operations, by file ------------------------------------------------------------------
  */
 
@@ -984,8 +998,6 @@ void kvcfs_op_rename(fuse_req_t req,
 		     unsigned flags);
 void kvcfs_op_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t new_parent, const char *new_name);
 void kvcfs_op_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
-/* A worker of Kvcfs.truncates: DATA is a truncate(2) whose file has been loaded (taken). */
-void kvcfs_truncate_copy(void *data, void *user);
 void kvcfs_op_setattr(
 	fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set, struct fuse_file_info *fi);
 void kvcfs_op_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);

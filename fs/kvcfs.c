@@ -87,19 +87,40 @@ make_fixed_inodes(Kvcfs *fs)
 	pthread_mutex_unlock(&fs->names);
 }
 
-/* Those that have begun end. */
+typedef struct Copy {
+	void (*run)(void *user);
+	void *user;
+} Copy;
+
 static void
-end_truncates(Kvcfs *fs)
+run_copy(void *data, void *user)
 {
-	GThreadPool *truncates = g_steal_pointer(&fs->truncates);
-	if (truncates)
-		g_thread_pool_free(truncates, FALSE, TRUE);
+	Copy *copy = data;
+	copy->run(copy->user);
+	g_free(copy);
+}
+
+void
+kvcfs_copy(Kvcfs *fs, void (*run)(void *user), void *user)
+{
+	Copy *copy = g_new(Copy, 1);
+	*copy = (Copy){run, user};
+	g_thread_pool_push(fs->copier, copy, NULL);
+}
+
+/* What was asked for is done. */
+static void
+end_copies(Kvcfs *fs)
+{
+	GThreadPool *copier = g_steal_pointer(&fs->copier);
+	if (copier)
+		g_thread_pool_free(copier, FALSE, TRUE);
 }
 
 static void
 free_parts(Kvcfs *fs)
 {
-	end_truncates(fs);
+	end_copies(fs);
 	if (fs->sm) {
 		kvcfs_inodes_free_stagings(fs);
 		kvc_storage_manager_free(fs->sm);
@@ -142,7 +163,7 @@ kvcfs_new(const KvcfsConfig *config, KvcStorageManagerConfig *engine, GError **e
 	make_tables(fs);
 	make_fixed_inodes(fs);
 	fs->pendings = kvcfs_pendings_new(&fs->stats[KVCFS_STAT_interrupted]);
-	fs->truncates = g_thread_pool_new(kvcfs_truncate_copy, NULL, 1, FALSE, NULL);
+	fs->copier = g_thread_pool_new(run_copy, NULL, 1, FALSE, NULL);
 	fs->notifier = kvcfs_notifier_new(fs);
 	engine->key_lost = on_key_lost;
 	engine->scope_known = on_scope_known;
@@ -250,7 +271,7 @@ kvcfs_end_session(Kvcfs *fs, bool all_closed)
 {
 	load_dirty_chains(fs);
 	kvcfs_pendings_stop(fs->pendings);
-	end_truncates(fs);
+	end_copies(fs);
 	if (!all_closed)
 		distrust_writers(fs);
 	kvcfs_redirects_drop_all(fs);

@@ -505,9 +505,8 @@ prepare(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcL1Object **object)
 	return kvc_storage_manager_seal_write(fs->sm, *object);
 }
 
-/* When ST became the newest version of its name: with its last close, or a rename after that. */
-static int64_t
-order_of(const KvcfsStaging *st)
+int64_t
+kvcfs_staging_order(const KvcfsStaging *st)
 {
 	return MAX(st->flushed_ns, st->named_ns);
 }
@@ -520,7 +519,7 @@ replace_older_locked(Kvcfs *fs, const KvcfsStaging *st)
 	for (guint i = 0; writers && i < writers->len; i++) {
 		KvcfsStaging *other = ((KvcfsInode *)writers->pdata[i])->staging;
 		if (other) /* not ST's own, that was taken from its inode */
-			other->replaced_ns = MAX(other->replaced_ns, order_of(st));
+			other->replaced_ns = MAX(other->replaced_ns, kvcfs_staging_order(st));
 	}
 }
 
@@ -533,7 +532,7 @@ static int
 publish_locked(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcL1Object *object)
 {
 	bool is_plain = st->target->space == KVC_SPACE_PLAIN;
-	bool is_replaced = is_plain && order_of(st) < st->replaced_ns;
+	bool is_replaced = is_plain && kvcfs_staging_order(st) < st->replaced_ns;
 	if (st->is_target_gone || is_replaced) {
 		if (st->is_target_gone)
 			kvcfs_count(fs, writes_not_published_unlinked);
@@ -635,17 +634,75 @@ kvcfs_staging_count_release(KvcfsInode *inode, int change)
 	pthread_mutex_unlock(&inode->fs->names);
 }
 
+/* ---- The first complete file of a hash is the object ----------------------------------------- */
+
+typedef struct LaterCommit {
+	KvcfsInode *inode; /* owned reference */
+	KvcObjectKey *key; /* owned reference */
+} LaterCommit;
+
+static void
+commit_later(void *user)
+{
+	LaterCommit *later = user;
+	kvcfs_staging_commit(later->inode);
+	kvc_object_key_unref(later->key);
+	kvcfs_inode_unref(later->inode, 1);
+	g_free(later);
+}
+
+/* The commit may copy, which the thread of the deadlines must not wait for. */
+static void
+after_earlier(fuse_req_t req, KvcfsWake why, void *user)
+{
+	const LaterCommit *later = user;
+	kvcfs_copy(later->inode->fs, commit_later, user);
+}
+
+static KvcfsClosingFilter
+earlier_than(const KvcfsStaging *st, const KvcObjectKey *key)
+{
+	return (KvcfsClosingFilter){.key = key, .before_ns = kvcfs_staging_order(st)};
+}
+
+/*
+ * Another writer of the hash that ST is to be was closed before it, and its RELEASE is still to
+ * come: ST's commit waits for that, and is a duplicate then. NULL: there is none.
+ */
+static LaterCommit *
+commits_later_locked(KvcfsInode *inode)
+{
+	Kvcfs *fs = inode->fs;
+	KvcfsStaging *st = inode->staging;
+	KvcfsClosingFilter filter = earlier_than(st, st->target);
+	bool is_hash = st->target->space == KVC_SPACE_CHUNK && st->flushed_ns != 0;
+	/* At the end of the session nobody waits any more. */
+	if (!is_hash || __atomic_load_n(&fs->is_draining, __ATOMIC_SEQ_CST) ||
+	    !kvcfs_is_closing_locked(fs, &filter))
+		return NULL;
+	LaterCommit *later = g_new(LaterCommit, 1);
+	later->inode = kvcfs_inode_ref_locked(inode);
+	later->key = kvc_object_key_ref(st->target);
+	st->is_committing = true;
+	kvcfs_closing_begin_locked(fs, &st->closing);
+	return later;
+}
+
 void
 kvcfs_staging_release_writer(KvcfsInode *inode)
 {
 	Kvcfs *fs = inode->fs;
 	KvcfsStaging *dead = NULL;
+	LaterCommit *later = NULL;
+	KvcfsClosingFilter filter = {0};
 	pthread_mutex_lock(&fs->names);
 	KvcfsStaging *st = inode->staging;
 	bool is_last = st && --st->n_writers == 0;
 	if (is_last)
 		kvcfs_write_proof_release_locked(st);
 	bool must_commit = is_last && st->target;
+	if (must_commit && (later = commits_later_locked(inode)) != NULL)
+		filter = earlier_than(st, later->key);
 	if (is_last && !st->target) {
 		kvcfs_closing_end_locked(fs, &st->closing);
 		/* A temporary file stays; what it is worth is known from here on. */
@@ -657,7 +714,9 @@ kvcfs_staging_release_writer(KvcfsInode *inode)
 		}
 	}
 	pthread_mutex_unlock(&fs->names);
-	if (must_commit)
+	if (later)
+		kvcfs_wait_for_commit(fs, NULL, &filter, after_earlier, later);
+	else if (must_commit)
 		kvcfs_staging_commit(inode);
 	if (dead)
 		free_staging(fs, dead);
