@@ -80,6 +80,7 @@ kvcfs_daemon_block_signals(void)
 	fill_signals(&set);
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGUSR2, SIG_IGN); /* never was the end of a mount */
 	/* A limit on the size of files is EFBIG for who writes one, not the end of the mount. */
 	signal(SIGXFSZ, SIG_IGN);
 }

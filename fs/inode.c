@@ -178,6 +178,8 @@ free_inode(KvcfsInode *inode)
 	g_clear_pointer(&inode->children, g_hash_table_unref);
 	g_clear_pointer(&inode->temps, g_hash_table_unref);
 	g_clear_pointer(&inode->nlinks, g_hash_table_unref);
+	if (inode->chain)
+		kvcfs_loop_hand_over(); /* it may be a million keys */
 	g_clear_pointer(&inode->chain, kvcfs_chain_free);
 	g_clear_pointer(&inode->key, kvc_object_key_unref);
 	g_clear_pointer(&inode->xattrs, kvc_xattrs_unref);

@@ -270,7 +270,7 @@ struct Kvcfs {
 	guint checked_limit;	 /* as published_limit */
 	GHashTable *checked;	 /* key -> coherence.c's */
 	GHashTable *redirects;	 /* thread -> redirect.c's */
-	GThreadPool *copier;	 /* one thread: see kvcfs_copy() */
+	GThreadPool *copier;	 /* see kvcfs_copy() */
 	bool is_sweep_armed;	 /* a timer will look at the redirects */
 	GPtrArray *held_dirs;	 /* of KvcfsHandle: opendirs whose loads have not begun */
 	GPtrArray *open_prefixes; /* of KvcfsHandle: all open prefix directories */
@@ -974,8 +974,8 @@ void kvcfs_notifier_set_own(const KvcObjectKey *key);
 
 extern const char *const kvcfs_stat_names[KVCFS_N_STATS];
 
-/* RUN(USER) in the thread for what copies and has no thread of its own. Any thread; never blocks;
- * until kvcfs_end_session() has returned, which waits for it. */
+/* RUN(USER) in a thread of its own, as it may copy. Any thread; never blocks; until
+ * kvcfs_end_session() has returned, which waits for it. */
 void kvcfs_copy(Kvcfs *fs, void (*run)(void *user), void *user);
 
 /* ---- The operations, by file ------------------------------------------------------------------

@@ -163,7 +163,7 @@ kvcfs_new(const KvcfsConfig *config, KvcStorageManagerConfig *engine, GError **e
 	make_tables(fs);
 	make_fixed_inodes(fs);
 	fs->pendings = kvcfs_pendings_new(&fs->stats[KVCFS_STAT_interrupted]);
-	fs->copier = g_thread_pool_new(run_copy, NULL, 1, FALSE, NULL);
+	fs->copier = g_thread_pool_new(run_copy, NULL, -1, FALSE, NULL);
 	fs->notifier = kvcfs_notifier_new(fs);
 	engine->key_lost = on_key_lost;
 	engine->scope_known = on_scope_known;
@@ -299,8 +299,10 @@ static void
 note_forgotten(Kvcfs *fs, size_t n)
 {
 	size_t before = __atomic_fetch_add(&fs->n_forgotten, n, __ATOMIC_RELAXED);
-	if (before / TRIM_AFTER != (before + n) / TRIM_AFTER)
+	if (before / TRIM_AFTER != (before + n) / TRIM_AFTER) {
+		kvcfs_loop_hand_over();
 		malloc_trim(0);
+	}
 }
 
 static void

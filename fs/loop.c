@@ -105,7 +105,6 @@ kvcfs_loop_is_short(const void *mem, size_t size)
 	switch (in.opcode) {
 	case FUSE_LOOKUP:
 	case FUSE_FORGET:
-	case FUSE_BATCH_FORGET:
 	case FUSE_GETATTR:
 	case FUSE_INTERRUPT:
 		return true;

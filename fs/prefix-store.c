@@ -187,6 +187,7 @@ install_object(KvcfsInode *prefix, const KvcObjectKey *key, uint32_t version, Kv
 	/* What is longer was not written by us: its first lines are taken. */
 	uint64_t stored_bytes = kvc_l1_object_get_bytes(object);
 	uint64_t bytes = MIN(stored_bytes, KVCFS_CHAIN_MAX_BYTES);
+	kvcfs_loop_hand_over(); /* it may be a million lines */
 	g_autofree char *text = g_malloc(bytes + 1);
 	ssize_t n = pread(kvc_l1_object_get_fd(object), text, bytes, 0);
 	kvc_storage_manager_finish_read(prefix->fs->sm, object);

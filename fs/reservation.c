@@ -171,6 +171,7 @@ int
 kvcfs_reservation_guess(KvcfsStagingParams *params)
 {
 	Kvcfs *fs = params->dir->fs;
+	kvcfs_loop_hand_over(); /* others may have to be evicted */
 	uint64_t bytes = begin_guess(params->dir);
 	int rc = -ENOSPC;
 	if (bytes > 0)

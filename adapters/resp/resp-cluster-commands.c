@@ -164,6 +164,16 @@ static const RespOp op_mset = {.append = append_mset,
 
 /* ---- Calls --------------------------------------------------------------------------------- */
 
+/*
+ * A call of several runs goes on after one of which some items failed: those have their error, and
+ * the others must not be left as if all was done. The first rc is the call's.
+ */
+static int
+first_of(int rc, int next)
+{
+	return rc < 0 ? rc : next;
+}
+
 typedef bool (*Wanted)(const KvcConnectorItem *item);
 
 /* OP for those of ITEMS that are WANTED. */
@@ -211,11 +221,8 @@ resp_cluster_exists(void *connection, KvcConnectorItem *const *items, size_t n, 
 		items[i]->info = (KvcL2ObjectInfo){0};
 	}
 	int rc = resp_cluster_run(connection, &op_strlen, items, n, deadline_ns);
-	if (rc == 0)
-		rc = run_some(connection, &op_exists, items, n, is_empty, deadline_ns);
-	if (rc == 0)
-		rc = run_some(connection, &op_get_attr, items, n, is_fine, deadline_ns);
-	return rc;
+	rc = first_of(rc, run_some(connection, &op_exists, items, n, is_empty, deadline_ns));
+	return first_of(rc, run_some(connection, &op_get_attr, items, n, is_fine, deadline_ns));
 }
 
 static bool
@@ -256,9 +263,7 @@ set_split(RespClient *client, KvcConnectorItem *const *items, size_t n, int64_t 
 	if (n_split == 0)
 		return 0;
 	int rc = resp_cluster_run(client, &op_set, split, n_split, deadline_ns);
-	if (rc == 0)
-		rc = run_some(client, &op_set_attr, split, n_split, is_split, deadline_ns);
-	return rc;
+	return first_of(rc, run_some(client, &op_set_attr, split, n_split, is_split, deadline_ns));
 }
 
 /* Of those without attributes, the ones before go first: they may be of the same size. */
@@ -274,9 +279,7 @@ set_plain(RespClient *client, KvcConnectorItem *const *items, size_t n, int64_t 
 	if (n_plain == 0)
 		return 0;
 	int rc = resp_cluster_run(client, &op_del_attr, plain, n_plain, deadline_ns);
-	if (rc == 0)
-		rc = run_some(client, &op_set, plain, n_plain, is_fine, deadline_ns);
-	return rc;
+	return first_of(rc, run_some(client, &op_set, plain, n_plain, is_fine, deadline_ns));
 }
 
 static int
@@ -286,11 +289,8 @@ cluster_set(void *connection, KvcConnectorItem *const *items, size_t n, int64_t 
 		if (items[i]->object.bytes > RESP_MAX_VALUE_BYTES)
 			items[i]->error = -EFBIG;
 	int rc = set_plain(connection, items, n, deadline_ns);
-	if (rc == 0)
-		rc = run_some(connection, &op_mset, items, n, has_attr, deadline_ns);
-	if (rc == 0)
-		rc = set_split(connection, items, n, deadline_ns);
-	return rc;
+	rc = first_of(rc, run_some(connection, &op_mset, items, n, has_attr, deadline_ns));
+	return first_of(rc, set_split(connection, items, n, deadline_ns));
 }
 
 static int
@@ -298,7 +298,7 @@ cluster_remove(void *connection, KvcConnectorItem *const *items, size_t n, int64
 {
 	int rc = resp_cluster_run(connection, &op_del_attr, items, n, deadline_ns);
 
-	return rc < 0 ? rc : run_some(connection, &op_del, items, n, is_fine, deadline_ns);
+	return first_of(rc, run_some(connection, &op_del, items, n, is_fine, deadline_ns));
 }
 
 static bool

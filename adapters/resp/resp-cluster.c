@@ -257,7 +257,12 @@ resp_cluster_connect(void *user, void **connection, int64_t deadline_ns)
 	pthread_mutex_lock(&store->lock);
 	bool has_map = store->has_map;
 	pthread_mutex_unlock(&store->lock);
-	int rc = has_map ? prove(client, deadline_ns) : renew_map(client, deadline_ns);
+	int rc = -ECONNREFUSED;
+	if (has_map)
+		rc = prove(client, kvc_now_ns() + (deadline_ns - kvc_now_ns()) / 2);
+	/* Others may have taken the place of all masters that we know. */
+	if (rc < 0)
+		rc = renew_map(client, deadline_ns);
 	if (rc == 0) {
 		*connection = client;
 		return 0;

@@ -160,7 +160,8 @@ int
 resp_map_take(RespStore *store, const redisReply *reply, const char *same_host)
 {
 	g_autofree RespNode **slots = g_new0(RespNode *, RESP_SLOTS);
-	bool is_good = reply->type == REDIS_REPLY_ARRAY;
+	/* None: a node that has lost its file of the cluster. */
+	bool is_good = reply->type == REDIS_REPLY_ARRAY && reply->elements > 0;
 
 	pthread_mutex_lock(&store->lock);
 	for (size_t i = 0; is_good && i < reply->elements; i++)

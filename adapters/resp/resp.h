@@ -144,7 +144,7 @@ void resp_note_untrusted(RespStore *store, const char *text);
 void resp_note_success(RespStore *store, bool is_change);
 void resp_describe(void *store, KvcDescribeFunc func, void *user);
 
-/* resp-tls.c; or resp-tls-fallback.c, where there is nothing of it. */
+/* resp-tls.c; or no-tls.c, where there is nothing of it. */
 
 /* Can what they name be used? */
 bool resp_tls_check(const RespTlsOptions *options, GError **error);

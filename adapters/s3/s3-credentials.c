@@ -87,8 +87,14 @@ s3_credentials_read(S3Store *store, S3Credentials *credentials, GError **error)
 			     "credentials_file names a file with them",
 			     error);
 	}
-	if (!g_key_file_load_from_file(file, store->credentials_file, G_KEY_FILE_NONE, error)) {
-		g_prefix_error(error, "credentials_file \"%s\": ", store->credentials_file);
+	g_autoptr(GError) why = NULL;
+	if (!g_key_file_load_from_file(file, store->credentials_file, G_KEY_FILE_NONE, &why)) {
+		/* GLib's words would have the line, which may be the secret. */
+		g_set_error(error, KVC_OPTIONS_ERROR, EINVAL, "credentials_file \"%s\": %s",
+			    store->credentials_file,
+			    why->domain == G_KEY_FILE_ERROR
+				    ? "not in the form of ~/.aws/credentials"
+				    : why->message);
 		return false;
 	}
 	credentials->access_key = file_value(file, store->profile, "aws_access_key_id");

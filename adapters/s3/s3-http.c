@@ -295,6 +295,8 @@ set_up(S3Http *http, S3Exchange *x)
 	curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
 	curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
 	curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+	/* Who gives up waits for no answer of a name server, with all other transfers. */
+	curl_easy_setopt(easy, CURLOPT_QUICK_EXIT, 1L);
 	curl_easy_setopt(easy, CURLOPT_USERAGENT, "kvcachefs");
 	if (http->ca_file)
 		curl_easy_setopt(easy, CURLOPT_CAINFO, http->ca_file);
@@ -335,7 +337,10 @@ begin_try(S3Http *http, S3Exchange *x)
 	g_ptr_array_add(http->active, x);
 	http->running[kind_of(x)]++;
 	atomic_fetch_add(&http->n_requests, 1);
-	curl_multi_add_handle(http->multi, x->http.easy);
+	if (curl_multi_add_handle(http->multi, x->http.easy) != CURLM_OK) {
+		release_handle(http, x);
+		end_exchange(http, x, -EIO);
+	}
 }
 
 /* Those whose pause is over get in line first. */

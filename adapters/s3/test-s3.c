@@ -374,6 +374,9 @@ test_options(void **state)
 				"credentials_file=%s",
 				credentials_path);
 	assert_refused(profile, "[other]");
+	/* As s3fs has it. */
+	assert_true(g_file_set_contents(credentials_path, "AKIATEST:secret+key\n", -1, NULL));
+	assert_refused(profile, "not in the form");
 }
 
 int

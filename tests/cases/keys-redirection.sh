@@ -76,7 +76,8 @@ for signal in KILL TERM; do
 	expect_chain "$WORK/three" "after SIG$signal"
 done
 # What it has begun lives longer, and ends well.
-begin_writer "sh -c 'read -r _ <$WORK/go' & wait"
+begin_writer "sh -c ': >$WORK/lives; read -r _ <$WORK/go' & wait"
+wait_until 10 "it has begun what lives longer" test -e "$WORK/lives"
 kill -s KILL "$writer"
 ! wait "$writer" || fail "a writer survives SIGKILL"
 expect_chain "$WORK/three" "after one of two was killed"

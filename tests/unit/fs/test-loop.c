@@ -57,10 +57,10 @@ static void
 test_what_copies_or_commits_is_not(void **state)
 {
 	(void)state;
-	const uint32_t opcodes[] = {FUSE_READ,	 FUSE_WRITE,	 FUSE_FLUSH,   FUSE_FSYNC,
-				    FUSE_CREATE, FUSE_FALLOCATE, FUSE_RENAME2, FUSE_READDIRPLUS,
-				    FUSE_UNLINK, FUSE_SETXATTR,	 FUSE_INIT,    0,
-				    UINT32_MAX};
+	const uint32_t opcodes[] = {FUSE_READ,	 FUSE_WRITE,	    FUSE_FLUSH,	   FUSE_FSYNC,
+				    FUSE_CREATE, FUSE_FALLOCATE,    FUSE_RENAME2,  FUSE_READDIRPLUS,
+				    FUSE_UNLINK, FUSE_BATCH_FORGET, FUSE_SETXATTR, FUSE_INIT,
+				    0,		 UINT32_MAX};
 	for (size_t i = 0; i < sizeof opcodes / sizeof opcodes[0]; i++)
 		assert_false(is_short(opcodes[i], "", 0));
 	assert_false(is_short_open(O_WRONLY));

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Instead of resp-tls.c where OpenSSL was not there to build it: TLS is refused at the start. */
+/*
+ * Instead of resp-tls.c where OpenSSL was not there to build it: TLS is refused at the start. Not
+ * called resp-*.c, as those together are the module.
+ */
 
 #include <errno.h>
 
