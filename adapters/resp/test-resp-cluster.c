@@ -81,16 +81,8 @@ cluster_new(const char *seconds)
 		g_strdup_printf("type=resp,cluster_mode=true,startup_nodes=%s,username=kvc,"
 				"password_file=%s,request_timeout=%s,connection_timeout=%s",
 				nodes_option, password_path, seconds, seconds);
-	g_autoptr(GError) error = NULL;
-	Resp r = {0};
 
-	r.adapter = kvc_l2_adapter_open(specification, &r.options, &error);
-	if (!r.adapter)
-		fail_msg("%s", error->message);
-	r.ops = r.adapter->ops;
-	r.scope = kvc_key_scope_new("org/model", 0x01000100, 0, NULL, NULL);
-	r.plain = kvc_key_scope_new_plain("a/b", NULL);
-	return r;
+	return resp_open(specification);
 }
 
 static int

@@ -99,12 +99,8 @@ stop_server(void **state)
 /* ---- The adapter --------------------------------------------------------------------------- */
 
 Resp
-resp_new_with(const char *seconds, const char *more)
+resp_open(const char *specification)
 {
-	g_autofree char *specification =
-		g_strdup_printf("type=resp,unix_socket=%s,request_timeout=%s,"
-				"connection_timeout=%s%s",
-				socket_path, seconds, seconds, more);
 	g_autoptr(GError) error = NULL;
 	Resp r = {0};
 
@@ -115,6 +111,17 @@ resp_new_with(const char *seconds, const char *more)
 	r.scope = kvc_key_scope_new("org/model", 0x01000100, 0, NULL, NULL);
 	r.plain = kvc_key_scope_new_plain("a/b", NULL);
 	return r;
+}
+
+Resp
+resp_new_with(const char *seconds, const char *more)
+{
+	g_autofree char *specification =
+		g_strdup_printf("type=resp,unix_socket=%s,request_timeout=%s,"
+				"connection_timeout=%s%s",
+				socket_path, seconds, seconds, more);
+
+	return resp_open(specification);
 }
 
 Resp

@@ -41,6 +41,8 @@ typedef struct Resp {
 	KvcKeyScope *scope, *plain;
 } Resp;
 
+/* The adapter of SPECIFICATION; fails the test when it cannot be opened. */
+Resp resp_open(const char *specification);
 /* With options MORE, each with a comma before it. The time-outs are SECONDS, or not to be seen. */
 Resp resp_new_with(const char *seconds, const char *more);
 Resp resp_new(const char *more);
