@@ -30,8 +30,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* How long a writer's last descriptor may take to go (at most 2.4 ms were measured). */
-#define NO_WRITER_WAIT_NS (5 * KVC_MSEC_NS)
 /* After a sweep there is none for so many times what it took. */
 #define SWEEP_PAUSE_FACTOR 9
 
@@ -246,11 +244,11 @@ kvc_l1_memory_create_file(KvcL1Memory *memory)
 /* ---- Proofs -------------------------------------------------------------------------------- */
 
 bool
-kvc_l1_memory_prove_no_writer(KvcL1Memory *memory, int fd)
+kvc_l1_memory_prove_no_writer(KvcL1Memory *memory, int fd, int64_t wait_ns)
 {
 	if (kvc_l1_memory_lease_error(memory) != 0)
 		return false;
-	int64_t deadline = kvc_now_ns() + NO_WRITER_WAIT_NS;
+	int64_t deadline = kvc_now_ns() + wait_ns;
 	int rc;
 	for (unsigned pause_us = 20; (rc = kvc_l1_lease_prove_no_writer(fd)) == -EAGAIN;
 	     pause_us = MIN(2 * pause_us, 500)) {

@@ -37,11 +37,11 @@ void kvc_l1_memory_close_file(KvcL1Memory *memory, int fd, uint64_t bytes, bool 
  */
 bool kvc_l1_memory_sweep(KvcL1Memory *memory);
 /*
- * Is nobody able to write the file of FD (read-only) any more? Waits up to 5 ms for it, as the
+ * Is nobody able to write the file of FD (read-only) any more? Waits up to WAIT_NS for it, as the
  * kernel drops the last descriptor of a client only after it has told us. Without locks. false also
  * where the kernel gives no leases.
  */
-bool kvc_l1_memory_prove_no_writer(KvcL1Memory *memory, int fd);
+bool kvc_l1_memory_prove_no_writer(KvcL1Memory *memory, int fd, int64_t wait_ns);
 /* Samples the free space; when it is used up, the epoch moves on: writes since may have failed. */
 void kvc_l1_memory_sample_full(KvcL1Memory *memory);
 /* An allocation has just failed: for a moment there was no room for anybody. */

@@ -205,7 +205,7 @@ make_read_only(int fd)
 }
 
 int
-kvc_l1_object_protect(KvcL1Object *object)
+kvc_l1_object_protect(KvcL1Object *object, int64_t wait_ns)
 {
 	KvcL1Memory *memory = ((Object *)object)->memory;
 	struct stat st;
@@ -213,7 +213,8 @@ kvc_l1_object_protect(KvcL1Object *object)
 		return KVC_L1_STILL_WRITABLE;
 	if (!is_given_out(object))
 		return 0;
-	if (!kvc_l1_memory_prove_no_writer(memory, object->fd) || fstat(object->fd, &st) != 0)
+	if (!kvc_l1_memory_prove_no_writer(memory, object->fd, wait_ns) ||
+	    fstat(object->fd, &st) != 0)
 		return KVC_L1_STILL_WRITABLE;
 	/* Sealed while a writer still had it: then he may have changed it since. */
 	return (uint64_t)st.st_size == object->bytes ? 0 : KVC_L1_STILL_WRITABLE;

@@ -26,11 +26,11 @@ int kvc_l1_object_allocate(KvcL1Object *object, uint64_t begin, uint64_t end);
 int kvc_l1_object_seal(KvcL1Object *object, KvcL1Memory *memory);
 /*
  * From now on the file cannot be written through the object's descriptor: 0 if nobody else can
- * write it either, KVC_L1_STILL_WRITABLE if that cannot be proven within 5 ms. Without locks; the
- * object is sealed and only its owner knows it.
+ * write it either, KVC_L1_STILL_WRITABLE if that cannot be proven within WAIT_NS. Without locks;
+ * the object is sealed and only its owner knows it. May be asked again.
  */
 #define KVC_L1_STILL_WRITABLE 1
-int kvc_l1_object_protect(KvcL1Object *object);
+int kvc_l1_object_protect(KvcL1Object *object, int64_t wait_ns);
 /*
  * Replaces the object's file by a copy of its bytes of this moment that nobody else has ever seen.
  * The caller has charged what the object is charged for once more, and a file; the object takes

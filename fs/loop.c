@@ -8,14 +8,27 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "kvcache/io.h"
 
 /* As many requests can be in handlers at a time. */
 #define THREADS 16
 #define CORES_PER_READER 4
+/*
+ * To be woken costs a reader (and the caller, who waits for it) 10 us and more on a virtual
+ * machine, several times what a short request takes. While requests follow each other it looks for
+ * the next one this long before it sleeps.
+ */
+#define LOOK_NS INT64_C(20000)
+#define FOLLOWS_NS (3 * LOOK_NS)
 
 struct KvcfsLoop {
 	/* Immutable after open */
 	struct fuse_session *se;
+	/* What readers sleep in; -1: in read(2). */
+	int epoll_fd;
 	/* Protects what follows; nothing is called under it. */
 	pthread_mutex_t lock;
 	pthread_cond_t may_read;
@@ -33,11 +46,35 @@ struct KvcfsLoop {
 /* The loop whose permit to read this thread has. */
 static _Thread_local KvcfsLoop *reads_for;
 
+/*
+ * From here on read(2) does not sleep. Of the readers that sleep in the answer one is woken for a
+ * request: it reads until there is none. -1: on one core there is nothing to gain.
+ */
+static int
+make_epoll(struct fuse_session *se)
+{
+	struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+	int se_fd = fuse_session_fd(se);
+	if (g_get_num_processors() == 1)
+		return -1;
+	int fd = epoll_create1(EPOLL_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	int flags = fcntl(se_fd, F_GETFL);
+	if (epoll_ctl(fd, EPOLL_CTL_ADD, se_fd, &event) != 0 || flags < 0 ||
+	    fcntl(se_fd, F_SETFL, flags | O_NONBLOCK) != 0) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
 KvcfsLoop *
 kvcfs_loop_new(struct fuse_session *se)
 {
 	KvcfsLoop *loop = g_new0(KvcfsLoop, 1);
 	loop->se = se;
+	loop->epoll_fd = -1;
 	loop->permits = CLAMP((int)g_get_num_processors() / CORES_PER_READER, 1, THREADS);
 	pthread_mutex_init(&loop->lock, NULL);
 	pthread_cond_init(&loop->may_read, NULL);
@@ -53,6 +90,8 @@ kvcfs_loop_free(KvcfsLoop *loop)
 	pthread_cond_destroy(&loop->ended);
 	pthread_cond_destroy(&loop->may_read);
 	pthread_mutex_destroy(&loop->lock);
+	if (loop->epoll_fd >= 0)
+		close(loop->epoll_fd);
 	g_free(loop);
 }
 
@@ -137,6 +176,10 @@ set_error(KvcfsLoop *loop, int error)
 typedef struct {
 	KvcfsLoop *loop;
 	struct fuse_buf buf;
+	/* When its last request had been answered, if that was a short one; or 0. */
+	int64_t answered_ns;
+	/* The request before that had come soon after another. */
+	bool is_busy;
 } Thread;
 
 /* Also of a thread that is cancelled. The first that ends tells run(), which ends the others. */
@@ -157,9 +200,17 @@ thread_ends(void *data)
 static int
 receive(Thread *self)
 {
+	int64_t answered_ns = self->answered_ns;
+	int n;
 	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
-	int n = fuse_session_receive_buf(self->loop->se, &self->buf);
+	while ((n = fuse_session_receive_buf(self->loop->se, &self->buf)) == -EAGAIN) {
+		struct epoll_event event;
+		if (!self->is_busy || kvc_now_ns() - answered_ns >= LOOK_NS)
+			epoll_wait(self->loop->epoll_fd, &event, 1, -1);
+	}
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+	self->is_busy = answered_ns != 0 && kvc_now_ns() - answered_ns < FOLLOWS_NS;
+	self->answered_ns = 0;
 	return n;
 }
 
@@ -184,6 +235,8 @@ answer_until_exit(Thread *self)
 		    !kvcfs_loop_is_short(self->buf.mem, self->buf.size))
 			kvcfs_loop_hand_over();
 		fuse_session_process_buf(loop->se, &self->buf);
+		if (reads_for != NULL && loop->epoll_fd >= 0)
+			self->answered_ns = kvc_now_ns();
 	}
 }
 
@@ -235,6 +288,7 @@ start_threads_locked(KvcfsLoop *loop)
 int
 kvcfs_loop_run(KvcfsLoop *loop)
 {
+	loop->epoll_fd = make_epoll(loop->se);
 	pthread_mutex_lock(&loop->lock);
 	start_threads_locked(loop);
 	int n_threads = loop->n_threads;

@@ -172,6 +172,33 @@ test_kept_reader_is_no_reason_to_copy(void **state)
 	munmap(data, PAGE);
 }
 
+static void *
+close_later(void *data)
+{
+	g_usleep(100 * 1000);
+	close(GPOINTER_TO_INT(data));
+	return NULL;
+}
+
+/* The kernel was slow to drop the writer's descriptor: the machine was busy. */
+static void
+test_no_room_for_the_copy_of_a_late_writer(void **state)
+{
+	Fixture *f = *state;
+	KvcL1Object *object = reserve(f, 1, CAPACITY - MIB, false);
+	fill_file(object, CAPACITY - MIB, 7);
+	int fd = client_open(object, O_RDWR);
+	GThread *writer = g_thread_new("writer", close_later, GINT_TO_POINTER(fd));
+	assert_int_equal(finish(f, object, 1, KVC_FINISH_FIRST_WINS), KVC_L1_SUCCESS);
+	g_thread_join(writer);
+	object = read_lock(f, 1);
+	assert_content(object, CAPACITY - MIB, 7);
+	read_unlock(f, object);
+	assert_int_equal(kvc_stats_get(&f->stats, l1_commit_copies_failed), 0);
+	assert_int_equal(kvc_stats_get(&f->stats, l1_commits_copied), 0);
+	assert_int_equal(used(f), CAPACITY - MIB);
+}
+
 static void
 test_no_room_for_the_copy(void **state)
 {
@@ -448,6 +475,7 @@ main(void)
 		TEST(test_kept_writable_descriptor_cannot_change_it),
 		TEST(test_kept_reader_is_no_reason_to_copy),
 		TEST(test_no_room_for_the_copy),
+		TEST(test_no_room_for_the_copy_of_a_late_writer),
 		TEST(test_load_that_is_still_mapped_is_copied),
 		TEST(test_file_given_out_under_another_name_lingers),
 		TEST(test_mapping_keeps_the_memory_of_an_evicted_object_charged),

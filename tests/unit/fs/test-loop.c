@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -270,6 +271,31 @@ test_exit_waits_for_handlers(void **state)
 	assert_int_equal(receive_answer(&unique), ERANGE);
 }
 
+static int64_t
+processor_ms(void)
+{
+	struct timespec t;
+	assert_int_equal(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t), 0);
+	return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Readers look for the next request while requests follow each other, and only then. */
+static void
+test_readers_sleep_when_requests_end(void **state)
+{
+	(void)state;
+	for (uint64_t i = 0; i < 200; i++)
+		look_up(100 + i);
+	int64_t before = processor_ms();
+	usleep(300000);
+	assert_in_range(processor_ms() - before, 0, 30);
+	look_up(400);
+	before = processor_ms();
+	usleep(300000);
+	assert_in_range(processor_ms() - before, 0, 30);
+	look_up(401);
+}
+
 int
 main(void)
 {
@@ -279,6 +305,8 @@ main(void)
 		cmocka_unit_test(test_what_is_cut_off_is_not),
 		cmocka_unit_test(test_hand_over_of_another_thread_does_nothing),
 		cmocka_unit_test_setup_teardown(test_others_are_answered_meanwhile, set_up,
+						tear_down),
+		cmocka_unit_test_setup_teardown(test_readers_sleep_when_requests_end, set_up,
 						tear_down),
 		cmocka_unit_test_setup_teardown(test_exit_waits_for_handlers, set_up, tear_down),
 	};
