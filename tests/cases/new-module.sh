@@ -15,14 +15,32 @@
 
 require_cmd git
 require_cmd python3
+# The clone and a copy of the build take the places of what they were made of, so that only what the two folders change
+# is built again.
 clone=$WORK/clone
-mkdir "$clone"
-for file in "$SRC"/* "$SRC"/.[!.]*; do
-	[[ ${file##*/} == build* || ${file##*/} == .git ]] || cp -r "$file" "$clone"
-done
-cd "$clone"
+if [[ -z ${NEW_MODULE_INSIDE:-} ]]; then
+	mkdir "$clone"
+	for file in "$SRC"/* "$SRC"/.[!.]*; do
+		[[ ${file##*/} == build* || ${file##*/} == .git ]] || cp -a "$file" "$clone"
+	done
+	cp -a "$BUILD" "$WORK/build"
+	# shellcheck disable=SC2016 # expanded by the inner shell
+	NEW_MODULE_INSIDE=1 unshare --mount --propagation private bash -c '
+		set -e
+		mkdir -p "$1/mounts"
+		mount --bind "$1/build" "$1/mounts"
+		mount --bind "$1/clone" "$2"
+		mkdir -p "$3"
+		mount --bind "$1/mounts" "$3"
+		cd "$2"
+		exec bash "$4"' new-module "$WORK" "$SRC" "$BUILD" "$(realpath "$0")"
+	exit 0
+fi
+cd "$SRC"
+echo "/build*" >.git-ignored
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
 git init -q .
+mv .git-ignored .git/info/exclude
 git add -A
 git -c user.name=test -c user.email=test@localhost commit -q -m "the tree"
 
@@ -41,28 +59,27 @@ copy_module adapters mock copied mock
 copy_module policies store-default store-copied default
 assert_eq $'?? adapters/copied/\n?? policies/store-copied/' "$(git status --porcelain)" "what was touched"
 
-# Neither optimised nor for a debugger: it is to be quick.
-meson setup --buildtype=plain build >"$WORK/setup.log" || fail "$(tail -n 20 "$WORK/setup.log")"
-ninja -C build fs/kvcachefs tests/contract/contract-adapter tests/contract/contract-policy \
+meson setup --reconfigure "$BUILD" >"$WORK/setup.log" || fail "$(tail -n 20 "$WORK/setup.log")"
+ninja -C "$BUILD" fs/kvcachefs tests/contract/contract-adapter tests/contract/contract-policy \
 	tests/unit/test-adapter-copied tests/unit/test-policy-store-copied >"$WORK/build.log" ||
 	fail "$(tail -n 40 "$WORK/build.log")"
 
 # Two blanks end the left column; the store policies are between their title and the next empty line.
-build/fs/kvcachefs --help >"$WORK/help"
+"$BUILD"/fs/kvcachefs --help >"$WORK/help"
 grep -qE '^ +copied  ' "$WORK/help" || fail "the adapter is not in --help"
 awk '/^Store policies/ { on = 1 } !NF { on = 0 } on' "$WORK/help" | grep -E '^ +copied  ' || fail "the policy is not in --help"
 
 # Of what the contract suite is called with only what is the copy's: the others are tested elsewhere.
-mapfile -t specifications < <(meson introspect --tests build | python3 -c '
+mapfile -t specifications < <(meson introspect --tests "$BUILD" | python3 -c '
 import json, sys
 for test in json.load(sys.stdin):
     if test["name"] == "contract-adapter":
         print(*(arg for arg in test["cmd"] if arg.startswith("type=copied")), sep="\n")')
-build/tests/contract/contract-adapter "${specifications[@]}" >"$WORK/contract.log" 2>&1 ||
+"$BUILD"/tests/contract/contract-adapter "${specifications[@]}" >"$WORK/contract.log" 2>&1 ||
 	fail "$(tail -n 20 "$WORK/contract.log")"
-meson test -C build --no-rebuild contract-policy adapter-copied policy-store-copied
+meson test -C "$BUILD" --no-rebuild contract-policy adapter-copied policy-store-copied
 for name in "copied: vtable" "copied: round_trips" "store policy: copied"; do
-	grep -qF "[       OK ] $name" "$WORK/contract.log" build/meson-logs/testlog.txt ||
+	grep -qF "[       OK ] $name" "$WORK/contract.log" "$BUILD"/meson-logs/testlog.txt ||
 		fail "the contract suite has no \"$name\""
 done
 assert_eq $'?? adapters/copied/\n?? policies/store-copied/' "$(git status --porcelain)" "what was touched in the end"
