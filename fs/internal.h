@@ -151,6 +151,9 @@ typedef struct KvcfsStaging {
 	int64_t flushed_ns;  /* the last FLUSH by a living writer; 0: none */
 	int64_t named_ns;    /* CREATE under TARGET, or the rename to it */
 	int64_t replaced_ns; /* order (staging.c) of the newest version committed beside it */
+	/* When its name, or that in PREFIX, was removed: what was closed before does not bring it
+	 * back. */
+	int64_t removed_ns, entry_removed_ns;
 	KvcfsClosing closing;
 	int n_releases; /* of writers, that have begun */
 	bool is_committing;
@@ -545,6 +548,12 @@ void kvcfs_staging_lose_name_locked(KvcfsInode *inode);
 void kvcfs_staging_retarget_locked(KvcfsInode *inode, KvcObjectKey *key);
 /* KEY was removed: who was overwriting it writes into a file without a name. */
 void kvcfs_staging_object_removed_locked(Kvcfs *fs, const KvcObjectKey *key);
+/*
+ * unlink(2) of KEY in PREFIX, or (NULL) of the object: files of the name that were closed before,
+ * and whose RELEASE is still to come, do not bring it back.
+ */
+void
+kvcfs_staging_name_removed_locked(Kvcfs *fs, const KvcObjectKey *key, const KvcfsInode *prefix);
 /* A rename: who was overwriting the object, or writes into the directory, writes there now. */
 void kvcfs_staging_object_moved_locked(Kvcfs *fs, KvcObjectKey *old_key, KvcObjectKey *new_key);
 void kvcfs_staging_scope_moved_locked(Kvcfs *fs, KvcKeyScope *old_scope, KvcKeyScope *scope);

@@ -587,10 +587,11 @@ unlink_object(KvcfsInode *dir, const char *name, pid_t tid)
 	kvcfs_notifier_set_own(key);
 	int rc = kvc_storage_manager_delete(fs->sm, key);
 	kvcfs_notifier_set_own(NULL);
-	if (rc == 0)
+	if (rc == 0) {
 		kvcfs_object_moved_locked(fs, key, NULL);
-	if (rc == 0)
 		kvcfs_staging_object_removed_locked(fs, key);
+		kvcfs_staging_name_removed_locked(fs, key, NULL);
+	}
 	bool had_own_file = kvcfs_own_file_unlink_locked(fs, key, &caller);
 	pthread_mutex_unlock(&fs->names);
 	if (rc < 0)

@@ -269,6 +269,7 @@ kvcfs_prefix_unlink(KvcfsInode *prefix, const char *name)
 	if (ref && ref->is_committed) {
 		rc = 0;
 		kvcfs_chain_set_committed_locked(prefix, ref, false);
+		kvcfs_staging_name_removed_locked(fs, key, prefix);
 		if (ref->n_writers == 0)
 			kvcfs_chain_remove_locked(prefix, ref);
 		must_arm = kvcfs_prefix_changed_locked(prefix);

@@ -128,6 +128,20 @@ kvcfs_staging_object_removed_locked(Kvcfs *fs, const KvcObjectKey *key)
 }
 
 void
+kvcfs_staging_name_removed_locked(Kvcfs *fs, const KvcObjectKey *key, const KvcfsInode *prefix)
+{
+	const GPtrArray *writers = kvcfs_staging_writers_locked(fs, key);
+	int64_t now = kvcfs_now_ns();
+	for (guint i = 0; writers && i < writers->len; i++) {
+		KvcfsStaging *st = ((KvcfsInode *)writers->pdata[i])->staging;
+		if (!prefix)
+			st->removed_ns = now;
+		else if (st->prefix == prefix)
+			st->entry_removed_ns = now;
+	}
+}
+
+void
 kvcfs_staging_retarget_locked(KvcfsInode *inode, KvcObjectKey *key)
 {
 	const KvcfsStaging *st = inode->staging;
@@ -533,8 +547,9 @@ publish_locked(Kvcfs *fs, KvcfsInode *inode, KvcfsStaging *st, KvcL1Object *obje
 {
 	bool is_plain = st->target->space == KVC_SPACE_PLAIN;
 	bool is_replaced = is_plain && kvcfs_staging_order(st) < st->replaced_ns;
-	if (st->is_target_gone || is_replaced) {
-		if (st->is_target_gone)
+	bool is_removed = st->is_target_gone || kvcfs_staging_order(st) < st->removed_ns;
+	if (is_removed || is_replaced) {
+		if (is_removed)
 			kvcfs_count(fs, writes_not_published_unlinked);
 		else
 			kvcfs_count(fs, writes_not_published_replaced);
@@ -613,8 +628,9 @@ kvcfs_staging_commit(KvcfsInode *inode)
 	pthread_mutex_unlock(&fs->names);
 	if (object && rc < 0)
 		report_lost_write(fs, st, rc);
+	bool is_entry = is_object && is_known && kvcfs_staging_order(st) >= st->entry_removed_ns;
 	if (st->prefix)
-		kvcfs_prefix_settle_position(st->prefix, st->target, is_object && is_known);
+		kvcfs_prefix_settle_position(st->prefix, st->target, is_entry);
 	pthread_mutex_lock(&fs->names);
 	bool is_given_up = st->is_given_up;
 	pthread_mutex_unlock(&fs->names);
