@@ -93,12 +93,9 @@ as_user() {
 	chmod 666 "$work/.trees/fuse"
 	chown nobody:nogroup "$work"
 	# shellcheck disable=SC2016 # expanded by the inner shell
-	unshare --mount --propagation private bash -c '
+	"$root/scripts/lib/private-mounts" "$work" bash -c '
 		set -e
 		trees=$1/.trees
-		# A mount of another case that has a copy here outlives its umount there, and its daemon waits.
-		awk -v mine="$1/" "\$5 ~ /\/kvc-test\\./ && index(\$5, mine) != 1 { print \$5 }" /proc/self/mountinfo | sort -r |
-			while read -r target; do umount -l "$(printf %b "$target")" || true; done
 		mount --bind "$trees/fuse" /dev/fuse
 		mount --bind "$2" "$trees/source"
 		mount --bind "$3" "$trees/build"

@@ -225,7 +225,7 @@ export KVCACHEFS MNT STATE WORK L2
 
 # isolated SCRIPT: in a mount name space of its own.
 isolated() {
-	unshare -m --propagation private bash -c "$1"
+	"$SRC/scripts/lib/private-mounts" "$WORK" bash -c "$1"
 }
 
 mkdir "$WORK/read-only"

@@ -84,7 +84,7 @@ umount "$MNT"
 wait_end
 mount -T "$WORK/fstab" "$MNT" -o ro,lookup-wait=x 2>&1 | grep -o 'lookup-wait: "x" is not a number' || echo "no word about lookup-wait"
 END
-said=$(env "WORK=$WORK" "SBIN=$sbin" "STATE=$STATE" "MNT=$MNT" "L2=$L2" unshare -m --propagation private bash "$WORK/script" 2>&1) ||
+said=$(env "WORK=$WORK" "SBIN=$sbin" "STATE=$STATE" "MNT=$MNT" "L2=$L2" "$SRC/scripts/lib/private-mounts" "$WORK" bash "$WORK/script" 2>&1) ||
 	fail "in the name space: $said"
 assert_eq $'l2.0.type fs\nl2.1.type mock\nworkers=2\nkv fuse.kvcachefs\n1\nlookup-wait: "x" is not a number' "$said" \
 	"what mount(8) mounted"

@@ -25,7 +25,7 @@ if [[ -z ${NEW_MODULE_INSIDE:-} ]]; then
 	done
 	cp -a "$BUILD" "$WORK/build"
 	# shellcheck disable=SC2016 # expanded by the inner shell
-	NEW_MODULE_INSIDE=1 unshare --mount --propagation private bash -c '
+	NEW_MODULE_INSIDE=1 "$SRC/scripts/lib/private-mounts" "$WORK" bash -c '
 		set -e
 		mkdir -p "$1/mounts"
 		mount --bind "$1/build" "$1/mounts"
