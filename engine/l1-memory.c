@@ -30,6 +30,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#define LONGEST_NO_WRITER_WAIT_NS (1 * KVC_SEC_NS)
+
 /* After a sweep there is none for so many times what it took. */
 #define SWEEP_PAUSE_FACTOR 9
 
@@ -248,13 +250,16 @@ kvc_l1_memory_prove_no_writer(KvcL1Memory *memory, int fd, int64_t wait_ns)
 {
 	if (kvc_l1_memory_lease_error(memory) != 0)
 		return false;
-	int64_t deadline = kvc_now_ns() + wait_ns;
+	int64_t deadline = kvc_now_ns() + LONGEST_NO_WRITER_WAIT_NS;
+	int64_t waited_ns = 0;
+	unsigned pause_us = 20;
 	int rc;
-	for (unsigned pause_us = 20; (rc = kvc_l1_lease_prove_no_writer(fd)) == -EAGAIN;
-	     pause_us = MIN(2 * pause_us, 500)) {
-		if (kvc_now_ns() >= deadline)
+	while ((rc = kvc_l1_lease_prove_no_writer(fd)) == -EAGAIN) {
+		if (waited_ns >= wait_ns || kvc_now_ns() >= deadline)
 			return false;
 		g_usleep(pause_us);
+		waited_ns += pause_us * INT64_C(1000);
+		pause_us = MIN(2 * pause_us, 500);
 	}
 	return rc == 0;
 }

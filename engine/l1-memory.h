@@ -38,8 +38,9 @@ void kvc_l1_memory_close_file(KvcL1Memory *memory, int fd, uint64_t bytes, bool 
 bool kvc_l1_memory_sweep(KvcL1Memory *memory);
 /*
  * Is nobody able to write the file of FD (read-only) any more? Waits up to WAIT_NS for it, as the
- * kernel drops the last descriptor of a client only after it has told us. Without locks. false also
- * where the kernel gives no leases.
+ * kernel drops the last descriptor of a client only after it has told us; longer, up to a second,
+ * on a machine that is late with our own sleeps, as it is late with that as well. Without locks.
+ * false also where the kernel gives no leases.
  */
 bool kvc_l1_memory_prove_no_writer(KvcL1Memory *memory, int fd, int64_t wait_ns);
 /* Samples the free space; when it is used up, the epoch moves on: writes since may have failed. */
