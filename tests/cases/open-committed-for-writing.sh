@@ -32,6 +32,7 @@ check_in_mode() {
 	done
 	expect_errno EROFS truncate "$hash" 5
 	expect_errno EROFS truncate "$hash" 0
+	expect_errno 0 truncate "$hash" 1M # the size that it has: nothing changes
 	expect_data "$hash" 1 1M
 	step "$mode.r" 0 check 1 1M
 	step "$mode.r" 0 close
