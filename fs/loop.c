@@ -25,7 +25,7 @@
 #define FOLLOWS_NS (3 * LOOK_NS)
 
 struct KvcfsLoop {
-	/* Immutable after open */
+	/* Immutable while threads run. */
 	struct fuse_session *se;
 	/* What readers sleep in; -1: in read(2). */
 	int epoll_fd;
@@ -47,8 +47,9 @@ struct KvcfsLoop {
 static _Thread_local KvcfsLoop *reads_for;
 
 /*
- * From here on read(2) does not sleep. Of the readers that sleep in the answer one is woken for a
- * request: it reads until there is none. -1: on one core there is nothing to gain.
+ * From here on read(2) does not sleep. Of the readers that sleep in what this returns one is woken
+ * for a request: it reads until there is none. -1: read(2) sleeps, as on one core, where there is
+ * nothing to gain.
  */
 static int
 make_epoll(struct fuse_session *se)

@@ -9,8 +9,8 @@
 . "$(dirname "$0")/lib.sh"
 
 require_cmd python3
-# first-and-second NAME [killed]: writes and closes both. The first one's file is on its way through a socket meanwhile, so that
-# it is closed, by FLUSH, and not released, without another FLUSH, until a line comes on stdin.
+# first-and-second NAME [killed]: writes and closes both. The first one's file is on its way through a socket meanwhile,
+# so that it is closed, by FLUSH, and not released, without another FLUSH, until a line comes on stdin.
 cat >"$WORK/first-and-second.py" <<'P'
 import os, signal, socket, sys
 
@@ -43,6 +43,27 @@ begin() {
 	client_hear "$client" closed
 }
 
+# let_go_and_end: the first one is released, and the client has ended.
+let_go_and_end() {
+	client_say "$client" go
+	client_hear "$client" "let go"
+	client_say "$client" end
+	wait "$CLIENT_PID" || fail "the client"
+}
+
+# begin_and_remove [DIRECTORY/]: what was removed while both were on their way does not return.
+begin_and_remove() {
+	local i
+	begin "$@"
+	rm -f "$name"
+	expect_errno ENOENT stat "$name"
+	let_go_and_end
+	for ((i = 0; i < 6; i++)); do
+		expect_errno ENOENT stat "$name"
+		sleep 0.1
+	done
+}
+
 is_word() {
 	[[ $(head -c ${#1} "$name") == "$1" && $(stat -c %s "$name") == $((${#1} * 1000)) ]]
 }
@@ -65,32 +86,10 @@ python3 "$WORK/first-and-second.py" "$name" killed && fail "it was not killed"
 wait_until 10 "one of them is a duplicate" counter_is mount_writes_duplicate 2
 is_word first || fail "the killed writer's file was closed first"
 
-# What was removed while both were on their way does not return.
-begin
-rm -f "$name"
-expect_errno ENOENT stat "$name"
-client_say "$client" go
-client_hear "$client" "let go"
-client_say "$client" end
-wait "$CLIENT_PID" || fail "the client"
-for i in 1 2 3 4 5 6; do
-	expect_errno ENOENT stat "$name"
-	sleep 0.1
-done
+begin_and_remove
 gone=$name
-# The same for an entry of a prefix.
 mkdir "$RANK/prefix"
-begin prefix/
-rm -f "$name"
-expect_errno ENOENT stat "$name"
-client_say "$client" go
-client_hear "$client" "let go"
-client_say "$client" end
-wait "$CLIENT_PID" || fail "the client"
-for i in 1 2 3 4 5 6; do
-	expect_errno ENOENT stat "$name"
-	sleep 0.1
-done
+begin_and_remove prefix/
 control flush /
 stop_fs
 start_fs
@@ -100,10 +99,7 @@ expect_errno ENOENT stat "$gone"
 # The mount goes: one of the two is what was written, as a whole.
 begin
 umount -l "$MNT"
-client_say "$client" go
-client_hear "$client" "let go"
-client_say "$client" end
-wait "$CLIENT_PID" || fail "the client"
+let_go_and_end
 wait_gone "$DAEMON_PID"
 start_fs
 is_word first || is_word second || fail "neither is there after the mount went"

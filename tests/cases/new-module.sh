@@ -17,30 +17,25 @@ require_cmd git
 require_cmd python3
 # The clone and a copy of the build take the places of what they were made of, so that only what the two folders change
 # is built again.
-clone=$WORK/clone
 if [[ -z ${NEW_MODULE_INSIDE:-} ]]; then
-	mkdir "$clone"
+	mkdir "$WORK/clone"
 	for file in "$SRC"/* "$SRC"/.[!.]*; do
-		[[ ${file##*/} == build* || ${file##*/} == .git ]] || cp -a "$file" "$clone"
+		[[ ${file##*/} == build* || ${file##*/} == .git ]] || cp -a "$file" "$WORK/clone"
 	done
 	cp -a "$BUILD" "$WORK/build"
 	# shellcheck disable=SC2016 # expanded by the inner shell
 	NEW_MODULE_INSIDE=1 "$SRC/scripts/lib/private-mounts" "$WORK" bash -c '
 		set -e
-		mkdir -p "$1/mounts"
-		mount --bind "$1/build" "$1/mounts"
 		mount --bind "$1/clone" "$2"
 		mkdir -p "$3"
-		mount --bind "$1/mounts" "$3"
+		mount --bind "$1/build" "$3"
 		cd "$2"
 		exec bash "$4"' new-module "$WORK" "$SRC" "$BUILD" "$(realpath "$0")"
 	exit 0
 fi
 cd "$SRC"
-echo "/build*" >.git-ignored
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
 git init -q .
-mv .git-ignored .git/info/exclude
 git add -A
 git -c user.name=test -c user.email=test@localhost commit -q -m "the tree"
 
